@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+# Third-party libraries, from the system's packages (scripts/setup installs them).
+find_package(fmt REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
+pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET libutf8proc)
+pkg_check_modules(hwy REQUIRED IMPORTED_TARGET libhwy)
+target_link_libraries(npumoe_flags INTERFACE fmt::fmt)
+if(NPUMOE_BUILD_TESTS)
+  find_package(GTest REQUIRED)
+endif()
+if(NPUMOE_BUILD_BENCH)
+  find_package(benchmark REQUIRED)
+endif()

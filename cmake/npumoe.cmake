@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+# Helpers for our own targets: one static library per folder of src/, tests beside the code they test.
+
+add_library(npumoe_flags INTERFACE)
+target_include_directories(npumoe_flags INTERFACE ${CMAKE_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/src)
+target_compile_options(npumoe_flags INTERFACE -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wvla
+                                              -ffp-contract=off)
+if(CMAKE_BUILD_TYPE STREQUAL "Debug" OR NPUMOE_SANITIZE)
+  target_compile_definitions(npumoe_flags INTERFACE NM_DEBUG_CHECKS)
+endif()
+if(NPUMOE_SANITIZE)
+  target_compile_options(npumoe_flags INTERFACE -fsanitize=${NPUMOE_SANITIZE} -fno-sanitize-recover=all
+                                                -fno-omit-frame-pointer)
+  target_link_options(npumoe_flags INTERFACE -fsanitize=${NPUMOE_SANITIZE})
+endif()
+find_package(Threads REQUIRED)
+target_link_libraries(npumoe_flags INTERFACE Threads::Threads)
+
+# npumoe_library(name SOURCES a.cc ... DEPENDS other_library ... [PRIVATE third_party ...])
+function(npumoe_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS;PRIVATE" ${ARGN})
+  add_library(npumoe_${name} STATIC ${ARG_SOURCES})
+  list(TRANSFORM ARG_DEPENDS PREPEND npumoe_)
+  target_link_libraries(npumoe_${name} PUBLIC npumoe_flags ${ARG_DEPENDS} PRIVATE ${ARG_PRIVATE})
+endfunction()
+
+# npumoe_test(name SOURCES x_test.cc ... DEPENDS library ... [LABELS l]): one test program; every TEST is a ctest test.
+function(npumoe_test name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS;PRIVATE;LABELS" ${ARGN})
+  if(NOT NPUMOE_BUILD_TESTS)
+    return()
+  endif()
+  add_executable(${name} ${ARG_SOURCES})
+  list(TRANSFORM ARG_DEPENDS PREPEND npumoe_)
+  target_link_libraries(${name} PRIVATE npumoe_flags ${ARG_DEPENDS} ${ARG_PRIVATE} GTest::gtest_main)
+  target_compile_definitions(${name} PRIVATE NM_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+  set_property(GLOBAL APPEND PROPERTY NPUMOE_TEST_TARGETS ${name})
+  foreach(source ${ARG_SOURCES})
+    set_property(GLOBAL APPEND PROPERTY NPUMOE_TEST_SOURCES ${CMAKE_CURRENT_SOURCE_DIR}/${source})
+  endforeach()
+  add_test(NAME ${name} COMMAND ${name})
+  # GoogleTest counts a skipped test as passed; the runner script prints the skips with their reasons.
+  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 600)
+endfunction()
+
+# Stops configuring when a *_test.cc on disk is in no test program: a forgotten test must not look like a passing one.
+function(npumoe_check_tests_listed)
+  if(NOT NPUMOE_BUILD_TESTS)
+    return()
+  endif()
+  file(GLOB_RECURSE on_disk CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/*_test.cc ${CMAKE_SOURCE_DIR}/apps/*_test.cc
+       ${CMAKE_SOURCE_DIR}/tests/*_test.cc ${CMAKE_SOURCE_DIR}/fuzz/*_test.cc ${CMAKE_SOURCE_DIR}/bench/*_test.cc)
+  get_property(listed GLOBAL PROPERTY NPUMOE_TEST_SOURCES)
+  foreach(path ${on_disk})
+    if(NOT path IN_LIST listed)
+      file(RELATIVE_PATH shown ${CMAKE_SOURCE_DIR} ${path})
+      message(FATAL_ERROR "${shown} is in no npumoe_test(): list it in the CMakeLists.txt beside it")
+    endif()
+  endforeach()
+endfunction()

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine: open a model, keep a conversation's state, produce tokens. C++20, no third-party types.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "npumoe/result.h"
+
+namespace npumoe {
+
+enum class KvType { kF16, kF32 };
+
+struct EngineOptions {
+  uint32_t n_threads = 0;         // 0 = all cores
+  uint32_t context_tokens = 0;    // positions a session can hold; 0 = the model's trained context
+  uint32_t chunk_tokens = 512;    // prompt tokens prefilled together; results do not depend on it
+  KvType kv_type = KvType::kF16;
+  bool phimoe_llama_cpp = false;  // PhiMoE as llama.cpp reads it: softmax over the two winners, RMS norm
+  std::string tokenizer_pre;      // overrides tokenizer.ggml.pre; empty = the file's
+};
+
+struct TensorInfo {
+  std::string name;
+  std::string type;   // "Q4_K"
+  std::string shape;  // "[128, 768, 2048]", outermost first
+  uint64_t size_bytes = 0;
+};
+
+// What `npumoe info` prints.
+struct ModelInfo {
+  std::string path, format;  // "GGUF v3", "Hugging Face"
+  std::string family, name;
+  std::string type;          // dtype that holds most bytes
+  std::string tokenizer;     // "BPE (qwen2), 151936 tokens"
+  uint64_t n_params = 0, n_active_params = 0;  // active: per token, embedding row not counted
+  uint64_t size_bytes = 0;
+  uint64_t expert_bytes = 0;  // one expert of the first MoE layer, gate + up + down
+  uint64_t kv_bytes_per_token = 0;  // at kF16
+  uint32_t vocab_size = 0, context_length = 0, dim = 0, n_layers = 0, n_moe_layers = 0;
+  uint32_t n_heads = 0, n_kv_heads = 0, head_dim = 0, ffn_dim = 0;
+  uint32_t n_experts = 0, top_k = 0, expert_dim = 0, shared_expert_dim = 0;
+  std::string router;         // "softmax, top-8, renormalised"
+  std::string rope;           // "theta 1e6, 128 of 128 dims"
+  std::string norm;           // "RMS norm, eps 1e-06, q/k norm per head"
+  std::vector<TensorInfo> tensors;
+  std::vector<std::string> warnings;
+};
+
+struct SamplerParams {
+  float temperature = 0.8f;     // <= 0: greedy
+  uint32_t top_k = 40;          // 0 = off
+  float top_p = 0.95f;          // 1 = off
+  float min_p = 0.05f;          // 0 = off
+  float repeat_penalty = 1.0f;  // 1 = off
+  uint32_t repeat_last_n = 64;  // tokens the penalty looks back on
+  uint64_t seed = 0;
+};
+
+struct Message {
+  std::string role, content;
+};
+
+// Memory in bytes: what a run takes beyond the code. Peak = mapped + converted + kv + scratch, at most.
+struct MemoryUse {
+  uint64_t mapped_weights = 0;     // file pages, shared with the page cache
+  uint64_t converted_weights = 0;  // norms, biases, routers as f32
+  uint64_t kv_cache = 0;           // reserved; pages are touched as positions fill
+  uint64_t scratch = 0;            // activations and kernels, fixed at Open
+  uint64_t peak_resident = 0;      // of the process, as the OS counts it
+};
+
+// Called as a prompt is read; return false to stop (the call then fails with kCancelled).
+using ProgressFn = std::function<bool(size_t done_tokens, size_t total_tokens)>;
+
+class Session;
+
+// Thread-safe after construction, but sessions of one engine take turns: one call at a time.
+class Engine {
+ public:
+  // `path`: a .gguf file (any part of a split) or a Hugging Face folder.
+  static Result<Engine> Open(const std::string& path, const EngineOptions& options);
+  Engine(Engine&&) noexcept;
+  Engine& operator=(Engine&&) noexcept;
+  ~Engine();
+
+  const ModelInfo& info() const;
+  const EngineOptions& options() const;  // with 0s replaced by what was chosen
+
+  // Text of a user: control tokens in it stay text unless `parse_special`. BOS is added when the model asks for it
+  // and `add_special` is set.
+  std::vector<int32_t> Tokenize(std::string_view text, bool add_special, bool parse_special) const;
+  // Bytes of one token; may end inside a UTF-8 character.
+  std::string TokenBytes(int32_t id, bool special) const;
+  std::string Detokenize(std::span<const int32_t> ids, bool special) const;
+  bool IsEndOfGeneration(int32_t id) const;
+  std::optional<int32_t> FindToken(std::string_view text) const;
+
+  // Name of the chat format in use ("chatml"); empty if the model names none that is built in.
+  std::string chat_format() const;
+  static std::vector<std::string_view> ChatFormats();
+  // Tokens of a conversation; `format` empty = chat_format(). Message text never becomes control tokens.
+  Result<std::vector<int32_t>> EncodeChat(std::span<const Message> messages, bool add_generation_prompt,
+                                          std::string_view format = {}) const;
+
+  // The session borrows the engine, which must stay where it is and outlive it.
+  Result<Session> NewSession();
+
+ private:
+  friend class Session;
+  struct Impl;
+  explicit Engine(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+// Tokens so far and their keys and values. One thread at a time.
+class Session {
+ public:
+  Session(Session&&) noexcept;
+  Session& operator=(Session&&) noexcept;
+  ~Session();
+
+  // Appends tokens and computes the logits after the last. An empty span or ids outside the vocabulary are errors; so
+  // is a context that would overflow (needed and available are in the message). On failure nothing was appended.
+  Status Append(std::span<const int32_t> tokens, const ProgressFn& progress = {});
+  // The same, with the logits after every one of `tokens`. out: [tokens, vocab_size].
+  Status AppendWithLogits(std::span<const int32_t> tokens, std::span<float> out);
+
+  std::span<const float> logits() const;  // [vocab_size], after the last token; valid until the next call
+  std::span<const int32_t> tokens() const;
+  // Keeps the first `n_tokens` and forgets the rest (n_tokens <= tokens().size()).
+  void Truncate(size_t n_tokens);
+  MemoryUse memory() const;
+
+ private:
+  friend class Engine;
+  struct Impl;
+  explicit Session(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+// Draws the next token. Deterministic: same params, logits and history give the same token on every machine.
+class Sampler {
+ public:
+  // kInvalidArgument for NaN or out-of-range parameters (named).
+  static Result<Sampler> Make(const SamplerParams& params);
+  Sampler(Sampler&&) noexcept;
+  Sampler& operator=(Sampler&&) noexcept;
+  ~Sampler();
+
+  // `logits` [vocab_size]; `history` all tokens so far, for the repeat penalty. Fails if no logit is finite.
+  Result<int32_t> Sample(std::span<const float> logits, std::span<const int32_t> history);
+
+ private:
+  struct Impl;
+  explicit Sampler(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+// Opens just far enough to describe; reads no weights.
+Result<ModelInfo> DescribeModel(const std::string& path, const EngineOptions& options);
+
+// Commit, compiler, SIMD target, whether assertions are compiled in: for --version and the machine line.
+struct BuildInfo {
+  std::string version, commit, compiler, simd_target;
+  bool is_debug = false;
+};
+BuildInfo GetBuildInfo();
+
+}  // namespace npumoe

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/files.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+
+namespace npumoe {
+
+Result<std::string> ReadFile(const std::string& path, size_t limit_bytes) {
+  std::FILE* file = std::fopen(path.c_str(), "rb");
+  if (file == nullptr) {
+    return MakeError(errno == ENOENT ? Code::kNotFound : Code::kIo, "{}: cannot open: {}", path, std::strerror(errno));
+  }
+  std::string bytes;
+  std::array<char, 65536> block;
+  size_t n = 0;
+  // Read until the end instead of trusting a size: the path may be a pipe.
+  while ((n = std::fread(block.data(), 1, block.size(), file)) > 0) {
+    bytes.append(block.data(), n);
+    if (bytes.size() > limit_bytes) {
+      std::fclose(file);
+      return MakeError(Code::kOutOfMemory, "{}: more than {} bytes", path, limit_bytes);
+    }
+  }
+  const bool failed = std::ferror(file) != 0;
+  const int saved = errno;
+  std::fclose(file);
+  if (failed) return MakeError(Code::kIo, "{}: cannot read: {}", path, std::strerror(saved));
+  return bytes;
+}
+
+Status WriteFileAtomic(const std::string& path, std::string_view bytes) {
+  NM_TRY_VAR(AtomicFile file, AtomicFile::Create(path));
+  NM_TRY(file.Append(bytes));
+  return file.Commit();
+}
+
+Result<AtomicFile> AtomicFile::Create(const std::string& path) {
+  const std::string temporary = path + ".tmp" + std::to_string(::getpid());
+  std::FILE* file = std::fopen(temporary.c_str(), "wb");
+  if (file == nullptr) return MakeError(Code::kIo, "{}: cannot write: {}", path, std::strerror(errno));
+  return AtomicFile(file, path, temporary);
+}
+
+AtomicFile::AtomicFile(std::FILE* file, std::string path, std::string temporary)
+    : file_(file), path_(std::move(path)), temporary_(std::move(temporary)) {}
+
+AtomicFile::AtomicFile(AtomicFile&& other) noexcept
+    : file_(std::exchange(other.file_, nullptr)),
+      path_(std::move(other.path_)),
+      temporary_(std::move(other.temporary_)),
+      size_bytes_(other.size_bytes_) {}
+
+AtomicFile::~AtomicFile() {
+  if (file_ == nullptr) return;
+  std::fclose(file_);
+  std::remove(temporary_.c_str());
+}
+
+Status AtomicFile::Append(std::span<const std::byte> bytes) {
+  NM_CHECK(file_ != nullptr);
+  if (!bytes.empty() && std::fwrite(bytes.data(), 1, bytes.size(), file_) != bytes.size()) {
+    return MakeError(Code::kIo, "{}: cannot write: {}", path_, std::strerror(errno));
+  }
+  size_bytes_ += bytes.size();
+  return Ok{};
+}
+
+Status AtomicFile::Append(std::string_view bytes) { return Append(std::as_bytes(std::span(bytes))); }
+
+Status AtomicFile::AppendZeros(uint64_t n_bytes) {
+  static constexpr std::array<std::byte, 4096> kZeros{};
+  while (n_bytes > 0) {
+    const size_t n = static_cast<size_t>(std::min<uint64_t>(n_bytes, kZeros.size()));
+    NM_TRY(Append(std::span(kZeros).first(n)));
+    n_bytes -= n;
+  }
+  return Ok{};
+}
+
+Status AtomicFile::Commit() {
+  NM_CHECK(file_ != nullptr);
+  // A full disk may show itself only when the buffers are flushed.
+  bool good = std::fflush(file_) == 0 && ::fsync(::fileno(file_)) == 0;
+  int saved = errno;
+  if (std::fclose(std::exchange(file_, nullptr)) != 0 && good) {
+    good = false;
+    saved = errno;
+  }
+  if (good && std::rename(temporary_.c_str(), path_.c_str()) != 0) {
+    good = false;
+    saved = errno;
+  }
+  if (good) return Ok{};
+  std::remove(temporary_.c_str());
+  return MakeError(Code::kIo, "{}: cannot write: {}", path_, std::strerror(saved));
+}
+
+}  // namespace npumoe

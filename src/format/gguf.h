@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// GGUF v2/v3 reader: metadata and tensor views over a memory map, split files merged.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "base/mapped_file.h"
+#include "tensor/tensor.h"
+
+namespace npumoe {
+
+// Arrays hold one element type; arrays of arrays are refused by the parser. Small integers widen to 64 bits.
+using GgufArray = std::variant<std::vector<uint64_t>, std::vector<int64_t>, std::vector<double>, std::vector<bool>,
+                               std::vector<std::string_view>>;  // strings borrow from the file's bytes
+using GgufValue = std::variant<uint64_t, int64_t, double, bool, std::string_view, GgufArray>;
+
+// The header of one file: pure data over borrowed bytes.
+struct GgufContents {
+  uint32_t version = 0;
+  std::map<std::string, GgufValue, std::less<>> metadata;
+  std::map<std::string, TensorView, std::less<>> tensors;  // shapes outermost first; data borrowed from the bytes
+  size_t data_offset = 0;
+};
+
+// `name` is the subject of error messages (usually the path). Every tensor is checked to lie inside `bytes`.
+// Memory used is bounded by a small multiple of bytes.size().
+Result<GgufContents> ParseGguf(std::span<const std::byte> bytes, std::string_view name);
+
+// Immutable after construction; views live as long as the file (moves keep them valid).
+class GgufFile {
+ public:
+  // Opens a file; if it is a split ("...-00001-of-00003.gguf" with split.count), opens and checks all siblings.
+  static Result<GgufFile> Open(const std::string& path);
+
+  const std::map<std::string, GgufValue, std::less<>>& metadata() const { return metadata_; }  // of the first split
+  const std::map<std::string, TensorView, std::less<>>& tensors() const { return tensors_; }   // of all splits
+  const std::string& path() const { return files_.front().path(); }
+  size_t size_bytes() const;  // all splits
+  uint32_t version() const { return version_; }
+
+  // nullptr when absent.
+  const GgufValue* Find(std::string_view key) const;
+  const TensorView* FindTensor(std::string_view name) const;
+
+  // Typed getters: kNotFound when absent, kCorruptFile when of another type or out of range (named in the message).
+  Result<uint64_t> Uint(std::string_view key) const;
+  Result<double> Float(std::string_view key) const;  // integers are accepted
+  Result<bool> Bool(std::string_view key) const;
+  Result<std::string_view> String(std::string_view key) const;
+
+ private:
+  std::vector<MappedFile> files_;
+  uint32_t version_ = 0;
+  std::map<std::string, GgufValue, std::less<>> metadata_;
+  std::map<std::string, TensorView, std::less<>> tensors_;
+};
+
+}  // namespace npumoe
