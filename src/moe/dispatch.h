@@ -13,25 +13,34 @@ namespace npumoe {
 struct Slot {
   uint32_t token = 0;
   float weight = 0;
+  bool operator==(const Slot&) const = default;
 };
 
 // Slots of all experts, expert after expert, tokens ascending within each. Storage is reused between calls.
 struct Dispatch {
-  std::vector<Slot> slots;             // [tokens * top_k]
-  std::vector<uint32_t> expert_begin;  // [n_experts + 1] first slot of each expert
-  std::vector<uint32_t> slot_of_choice;  // [tokens * top_k] slot of a token's j-th choice
+  std::vector<Slot> slots;               // [tokens * top_k]
+  std::vector<uint32_t> expert_begin;    // [n_experts + 1] first slot of each expert
+  std::vector<uint32_t> slot_of_choice;  // [tokens, top_k] slot of a token's j-th choice
 
+  // Makes later BuildDispatch calls up to this size free of allocation.
+  void Reserve(size_t max_tokens, size_t top_k, size_t n_experts);
   uint32_t Load(uint32_t expert) const { return expert_begin[expert + 1] - expert_begin[expert]; }
 };
 
-// Sorts choices by expert (a counting sort: stable, linear). experts, weights: [tokens, top_k].
-void BuildDispatch(std::span<const uint32_t> experts, std::span<const float> weights, size_t n_tokens, size_t top_k,
-                   size_t n_experts, Dispatch& dispatch);
+// Sorts choices by expert (a counting sort: stable, linear). Every id must be below n_experts.
+void BuildDispatch(std::span<const uint32_t> experts,  // [tokens, top_k]
+                   std::span<const float> weights,     // [tokens, top_k]
+                   size_t top_k, size_t n_experts, Dispatch& dispatch);
 
-// packed[i] = x[slots[i].token]. x: [tokens, dim], packed: [slots, dim].
-void Pack(std::span<const float> x, size_t dim, std::span<const Slot> slots, std::span<float> packed);
+// packed[i] = x[slots[i].token].
+void Pack(std::span<const float> x,  // [tokens, dim]
+          size_t dim, std::span<const Slot> slots,
+          std::span<float> packed);  // [slots, dim]
 
-// y[slots[i].token] += slots[i].weight * packed[i], in slot order. y: [tokens, dim].
-void ScatterAdd(std::span<const float> packed, size_t dim, std::span<const Slot> slots, std::span<float> y);
+// y[token] += sum of weight * packed[slot] over the token's choices in order of choice, so that a result depends
+// neither on the other tokens nor on who computed which expert first.
+void ScatterAdd(std::span<const float> packed,  // [slots, dim]
+                size_t dim, const Dispatch& dispatch, size_t top_k, size_t token,
+                std::span<float> y);  // [dim], of this token, accumulated into
 
 }  // namespace npumoe
