@@ -24,9 +24,12 @@ function(npumoe_library name)
   target_link_libraries(npumoe_${name} PUBLIC npumoe_flags ${ARG_DEPENDS} PRIVATE ${ARG_PRIVATE})
 endfunction()
 
-# npumoe_test(name SOURCES x_test.cc ... DEPENDS library ... [LABELS l]): one test program; every TEST is a ctest test.
+# npumoe_test(name SOURCES x_test.cc ... DEPENDS library ... [PRIVATE third_party ...] [LABELS one] [ONE_PROCESS]):
+# one test program. Every TEST in it is a ctest test of its own, so that ctest counts and names them (program.Suite.Test) and
+# shows GTEST_SKIP as skipped. LABELS slow: not run under the sanitizers and not by `scripts/test --fast`. ONE_PROCESS keeps the program whole, for suites whose costly fixture is shared by many TESTs.
+include(GoogleTest)
 function(npumoe_test name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS;PRIVATE;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "ONE_PROCESS" "LABELS" "SOURCES;DEPENDS;PRIVATE" ${ARGN})
   if(NOT NPUMOE_BUILD_TESTS)
     return()
   endif()
@@ -38,9 +41,14 @@ function(npumoe_test name)
   foreach(source ${ARG_SOURCES})
     set_property(GLOBAL APPEND PROPERTY NPUMOE_TEST_SOURCES ${CMAKE_CURRENT_SOURCE_DIR}/${source})
   endforeach()
-  add_test(NAME ${name} COMMAND ${name})
-  # GoogleTest counts a skipped test as passed; the runner script prints the skips with their reasons.
-  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 600)
+  if(ARG_ONE_PROCESS)
+    add_test(NAME ${name} COMMAND ${name})
+    set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 600)
+  else()
+    # Names are read when ctest runs, not while building: a broken program then fails as a test, not as a build.
+    gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 TEST_PREFIX ${name}.
+                         PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 600)
+  endif()
 endfunction()
 
 # Stops configuring when a *_test.cc on disk is in no test program: a forgotten test must not look like a passing one.
