@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Holds the block formats against llama.cpp's own library (npm node-llama-cpp): decoded values bit for bit, and the
-// error of our encoder against its encoder. Exits with 77 (skipped) where the package is not installed:
+// error of our encoder against its encoder. Skipped where the package is not installed:
 //   npm install --prefix tools/oracle node-llama-cpp@3.21.1      or set NPUMOE_NODE_MODULES to a node_modules folder
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <bit>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -21,13 +20,9 @@
 namespace npumoe {
 namespace {
 
-constexpr int kSkipped = 77;  // SKIP_RETURN_CODE in tests/CMakeLists.txt
-
 using DequantizeFn = void (*)(const void*, float*, int64_t);
 using QuantizeChunkFn = size_t (*)(int type, const float*, void*, int64_t start, int64_t rows, int64_t per_row,
                                    const float* importance);
-
-void* g_library = nullptr;
 
 // The first copy of the library that this machine can load; the package carries one per platform.
 void* OpenLibrary(const std::filesystem::path& node_modules) {
@@ -42,9 +37,19 @@ void* OpenLibrary(const std::filesystem::path& node_modules) {
   return nullptr;
 }
 
+std::filesystem::path NodeModules() {
+  const char* from_env = std::getenv("NPUMOE_NODE_MODULES");
+  return from_env != nullptr ? from_env : std::filesystem::path(NM_SOURCE_DIR) / "tools/oracle/node_modules";
+}
+
+void* Library() {
+  static void* const library = OpenLibrary(NodeModules());
+  return library;
+}
+
 template <typename Fn>
 Fn Symbol(const std::string& name) {
-  void* symbol = dlsym(g_library, name.c_str());
+  void* symbol = dlsym(Library(), name.c_str());
   EXPECT_NE(symbol, nullptr) << name;
   return reinterpret_cast<Fn>(symbol);
 }
@@ -121,7 +126,11 @@ std::vector<float> MakeRow(const std::string& kind, uint32_t seed, size_t n) {
 const std::vector<std::string> kKinds{"gaussian", "weights",  "huge",     "tiny",  "vanishing",    "zeros",
                                       "positive", "negative", "constant", "spike", "scaled groups"};
 
-class QuantOracle : public testing::TestWithParam<size_t> {};
+class QuantOracle : public testing::TestWithParam<size_t> {
+  void SetUp() override {
+    if (Library() == nullptr) GTEST_SKIP() << "no loadable @node-llama-cpp library in " << NodeModules();
+  }
+};
 
 TEST_P(QuantOracle, ReadsItsBlocksToTheSameBits) {
   constexpr size_t kRow = 4096;
@@ -186,17 +195,3 @@ INSTANTIATE_TEST_SUITE_P(AllTypes, QuantOracle, testing::Range<size_t>(0, kDType
 
 }  // namespace
 }  // namespace npumoe
-
-int main(int argc, char** argv) {
-  testing::InitGoogleTest(&argc, argv);
-  const char* from_env = std::getenv("NPUMOE_NODE_MODULES");
-  const std::filesystem::path node_modules =
-      from_env != nullptr ? from_env : std::filesystem::path(NM_SOURCE_DIR) / "tools/oracle/node_modules";
-  npumoe::g_library = npumoe::OpenLibrary(node_modules);
-  if (npumoe::g_library == nullptr) {
-    std::printf("[  SKIPPED ] no loadable @node-llama-cpp library in %s (set NPUMOE_NODE_MODULES)\n",
-                node_modules.c_str());
-    return npumoe::kSkipped;
-  }
-  return RUN_ALL_TESTS();
-}
