@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// What stands behind Engine and Session.
+#pragma once
+
+#include <vector>
+
+#include "engine/forward.h"
+#include "engine/kv_cache.h"
+#include "format/tokenizer.h"
+#include "model/weights.h"
+#include "npumoe/engine.h"
+
+namespace npumoe {
+
+struct Engine::Impl {
+  Impl(Model m, Tokenizer t, ModelInfo i, const EngineOptions& o)
+      : options(o),
+        model(std::move(m)),
+        tokenizer(std::move(t)),
+        info(std::move(i)),
+        forward(model, options.n_threads, options.chunk_tokens) {}
+
+  EngineOptions options;
+  Model model;
+  Tokenizer tokenizer;
+  ModelInfo info;
+  Forward forward;  // borrows model
+};
+
+struct Session::Impl {
+  Impl(Engine::Impl& e, KvCache k) : engine(e), kv(std::move(k)), logits(e.model.config().vocab_size) {
+    tokens.reserve(kv.capacity());
+  }
+
+  // Brings the cache up to `tokens` + `added` and fills `out` as `rows` says; tokens itself is not changed.
+  Status Advance(std::span<const int32_t> added, LogitRows rows, std::span<float> out, const ProgressFn& progress);
+  Status CheckTokens(std::span<const int32_t> added) const;
+  Status RunSpan(std::span<const int32_t> ids, size_t first_position, LogitRows rows, std::span<float> out,
+                 const ProgressFn& progress, size_t n_total);
+
+  Engine::Impl& engine;
+  KvCache kv;
+  std::vector<int32_t> tokens;
+  std::vector<float> logits;  // [vocab_size]
+  size_t n_cached = 0;        // leading tokens whose keys and values are in the cache
+  bool cached_long = false;   // the cache was made with the long rope factors
+};
+
+}  // namespace npumoe

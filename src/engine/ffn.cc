@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/ffn.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/vector_ops.h"
+#include "moe/router.h"
+
+namespace npumoe {
+
+Ffn::Ffn(const ModelConfig& config, Compute& compute, size_t max_tokens) : config_(config), compute_(compute) {
+  const size_t dim = config.dim;
+  bool any_dense = config.n_experts == 0;
+  for (const bool dense : config.dense_layer) any_dense = any_dense || dense;
+  const size_t slots = config.n_experts > 0 ? max_tokens * config.top_k : 0;
+  const size_t dense_width = std::max<size_t>(any_dense ? config.ffn_dim : 0, config.shared_expert_dim);
+  // Dense, shared and routed FFNs run one after the other and share the two wide buffers.
+  const size_t wide = std::max(max_tokens * dense_width, slots * config.expert_dim);
+  gate_.Allocate(1, wide);
+  up_.Allocate(1, wide);
+  if (dense_width > 0) dense_out_.Allocate(max_tokens, dim);
+  if (config.n_experts == 0) return;
+  router_logits_.Allocate(max_tokens, config.n_experts);
+  route_scratch_.Allocate(max_tokens, config.n_experts);
+  packed_.Allocate(slots, dim);
+  packed_out_.Allocate(slots, dim);
+  experts_.resize(slots);
+  weights_.resize(slots);
+  dispatch_.Reserve(max_tokens, config.top_k, config.n_experts);
+  jobs_.reserve(size_t{2} * config.n_experts);
+}
+
+size_t Ffn::scratch_bytes() const {
+  return gate_.bytes() + up_.bytes() + dense_out_.bytes() + router_logits_.bytes() + route_scratch_.bytes() +
+         packed_.bytes() + packed_out_.bytes() + weights_.capacity() * (sizeof(float) + sizeof(uint32_t)) +
+         dispatch_.slots.capacity() * (sizeof(Slot) + sizeof(uint32_t)) +
+         dispatch_.expert_begin.capacity() * sizeof(uint32_t) + jobs_.capacity() * sizeof(MatMulJob);
+}
+
+Status Ffn::Run(size_t layer, const LayerWeights& weights, MatView x, MatView y) {
+  if (!config_.IsMoeLayer(static_cast<uint32_t>(layer))) {
+    const MatView out = dense_out_.Rows(x.rows);
+    RunDense(weights.w_gate, weights.w_up, weights.w_down, x, out);
+    compute_.ForRows(x.rows, [&](size_t row) { AddScaled({out.Row(row), out.cols}, 1.0f, {y.Row(row), y.cols}); });
+    return Ok{};
+  }
+  NM_TRY(RouteTokens(layer, weights, x));
+  RunExperts(weights, x);
+  compute_.ForRows(x.rows, [&](size_t token) {
+    ScatterAdd(packed_out_.Flat(dispatch_.slots.size()), config_.dim, dispatch_, config_.top_k, token,
+               {y.Row(token), y.cols});
+  });
+  if (config_.shared_expert_dim > 0) RunShared(weights, x, y);
+  return Ok{};
+}
+
+void Ffn::RunDense(const TensorView& w_gate, const TensorView& w_up, const TensorView& w_down, MatView x, MatView out) {
+  const size_t width = w_gate.shape[0];
+  const MatView gate{gate_.Row(0).data(), x.rows, width, width};
+  const MatView up{up_.Row(0).data(), x.rows, width, width};
+  const MatMulJob wide[] = {{x, w_gate, gate}, {x, w_up, up}};
+  compute_.matmul.Run(wide);
+  compute_.ForRows(x.rows, [&](size_t row) { SiluMul({gate.Row(row), width}, {up.Row(row), width}); });
+  const MatMulJob down[] = {{gate, w_down, out}};
+  compute_.matmul.Run(down);
+}
+
+void Ffn::RunShared(const LayerWeights& weights, MatView x, MatView y) {
+  const MatView out = dense_out_.Rows(x.rows);
+  RunDense(weights.shared_gate, weights.shared_up, weights.shared_down, x, out);
+  const bool gated = config_.shared_expert_gate;
+  compute_.ForRows(x.rows, [&](size_t row) {
+    float scale = 1.0f;
+    if (gated) {
+      double dot = 0;
+      const float* gate = weights.shared_expert_gate.f32();
+      for (size_t i = 0; i < x.cols; ++i) dot += double{x.Row(row)[i]} * gate[i];
+      scale = static_cast<float>(1.0 / (1.0 + std::exp(-dot)));
+    }
+    AddScaled({out.Row(row), out.cols}, scale, {y.Row(row), y.cols});
+  });
+}
+
+Status Ffn::RouteTokens(size_t layer, const LayerWeights& weights, MatView x) {
+  const size_t n_experts = config_.n_experts, top_k = config_.top_k;
+  const MatView logits = router_logits_.Rows(x.rows);
+  const MatMulJob job[] = {{x, weights.router, logits}};
+  compute_.matmul.Run(job);
+  for (size_t token = 0; token < x.rows; ++token) {
+    float* row = logits.Row(token);
+    if (!weights.router_bias.empty()) AddScaled({weights.router_bias.f32(), n_experts}, 1.0f, {row, n_experts});
+    // A single bad value would choose experts at random and look like a plausible answer: say so instead.
+    if (!std::all_of(row, row + n_experts, [](float v) { return std::isfinite(v); })) {
+      return MakeError(Code::kUnsupported, "layer {}: router logits of token {} are not finite", layer, token);
+    }
+  }
+  compute_.ForRows(x.rows, [&](size_t token) {
+    Route(config_, {logits.Row(token), n_experts}, route_scratch_.Row(token),
+          std::span(experts_).subspan(token * top_k, top_k), std::span(weights_).subspan(token * top_k, top_k));
+  });
+  BuildDispatch(std::span(experts_).first(x.rows * top_k), std::span(weights_).first(x.rows * top_k), top_k, n_experts,
+                dispatch_);
+  return Ok{};
+}
+
+void Ffn::RunExperts(const LayerWeights& weights, MatView x) {
+  const size_t n_slots = dispatch_.slots.size(), width = config_.expert_dim;
+  const std::span<const float> rows(x.data, x.rows * x.stride);
+  NM_DCHECK(x.stride == config_.dim);
+  compute_.ForRows(n_slots, [&](size_t slot) {
+    Pack(rows, config_.dim, std::span(dispatch_.slots).subspan(slot, 1), packed_.Row(slot));
+  });
+  Multiply(weights, /*down=*/false);
+  float* const gate = gate_.Row(0).data();
+  const float* const up = up_.Row(0).data();
+  compute_.ForRows(n_slots, [&](size_t slot) { SiluMul({gate + slot * width, width}, {up + slot * width, width}); });
+  Multiply(weights, /*down=*/true);
+}
+
+// One job per expert and projection; experts that nobody routed to are not touched.
+void Ffn::Multiply(const LayerWeights& weights, bool down) {
+  const size_t width = config_.expert_dim;
+  jobs_.clear();
+  for (uint32_t expert = 0; expert < config_.n_experts; ++expert) {
+    const size_t load = dispatch_.Load(expert), begin = dispatch_.expert_begin[expert];
+    if (load == 0) continue;
+    const MatView gate{gate_.Row(0).data() + begin * width, load, width, width};
+    const MatView up{up_.Row(0).data() + begin * width, load, width, width};
+    if (down) {
+      jobs_.push_back({gate, weights.expert_down[expert], packed_out_.Rows(begin, load)});
+    } else {
+      jobs_.push_back({packed_.Rows(begin, load), weights.expert_gate[expert], gate});
+      jobs_.push_back({packed_.Rows(begin, load), weights.expert_up[expert], up});
+    }
+  }
+  compute_.matmul.Run(jobs_);
+}
+
+}  // namespace npumoe

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/forward.h"
+
+#include <algorithm>
+
+#include "tensor/quantize.h"
+
+namespace npumoe {
+namespace {
+
+// The longest row any matrix multiplication reads.
+size_t MaxInner(const ModelConfig& config) {
+  return std::max({size_t{config.dim}, size_t{config.n_heads} * config.head_dim, size_t{config.ffn_dim},
+                   size_t{config.expert_dim}, size_t{config.shared_expert_dim}});
+}
+
+}  // namespace
+
+Forward::Forward(const Model& model, size_t n_threads, size_t max_chunk_tokens)
+    : config_(model.config()),
+      weights_(model.weights()),
+      max_chunk_tokens_(max_chunk_tokens),
+      compute_(n_threads, MaxInner(config_), config_.head_dim),
+      attention_(config_, compute_, max_chunk_tokens),
+      ffn_(config_, compute_, max_chunk_tokens),
+      short_rope_(RopeTable::Make(config_.rope_dim, config_.rope_theta, config_.rope_short_factors,
+                                  config_.rope_short_scale, config_.rope_interleaved)),
+      long_rope_(RopeTable::Make(config_.rope_dim, config_.rope_theta, config_.rope_long_factors,
+                                 config_.rope_long_scale, config_.rope_interleaved)) {
+  x_.Allocate(max_chunk_tokens, config_.dim);
+  normed_.Allocate(max_chunk_tokens, config_.dim);
+}
+
+size_t Forward::scratch_bytes() const {
+  return x_.bytes() + normed_.bytes() + attention_.scratch_bytes() + ffn_.scratch_bytes() +
+         compute_.matmul.scratch_bytes() + compute_.attention.scratch_bytes();
+}
+
+void Forward::Embed(std::span<const int32_t> tokens) {
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    DequantizeRow(weights_.embedding.dtype, weights_.embedding.Slice(static_cast<size_t>(tokens[i])).data, x_.Row(i));
+  }
+}
+
+Status Forward::Run(std::span<const int32_t> tokens, size_t first_position, const KvCache& kv, bool long_rope,
+                    LogitRows rows, const LayerDoneFn& layer_done, std::span<float> logits) {
+  NM_CHECK(!tokens.empty() && tokens.size() <= max_chunk_tokens_);
+  NM_CHECK(first_position + tokens.size() <= kv.capacity());
+  Embed(tokens);
+  attention_.SetPositions(long_rope ? long_rope_ : short_rope_, first_position, tokens.size());
+  MatView x = x_.Rows(tokens.size());
+  for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
+    const LayerWeights& weights = weights_.layers[layer];
+    compute_.ForRows(x.rows, [&](size_t row) {
+      NormRow(config_, {x.Row(row), x.cols}, weights.attn_norm, weights.attn_norm_bias, normed_.Row(row));
+    });
+    attention_.Run(weights, kv.Layer(layer), first_position, normed_.Rows(x.rows), x);
+    if (layer + 1 == config_.n_layers && rows != LogitRows::kAll) {
+      if (rows == LogitRows::kNone) return Ok{};  // keys and values are all that later chunks need
+      x = x_.Rows(x.rows - 1, 1);
+    }
+    compute_.ForRows(x.rows, [&](size_t row) {
+      NormRow(config_, {x.Row(row), x.cols}, weights.ffn_norm, weights.ffn_norm_bias, normed_.Row(row));
+    });
+    NM_TRY(ffn_.Run(layer, weights, normed_.Rows(x.rows), x));
+    if (layer_done && !layer_done(layer + 1)) return MakeError(Code::kCancelled, "prefill: stopped by the caller");
+  }
+  WriteLogits(x, logits);
+  return Ok{};
+}
+
+void Forward::WriteLogits(MatView x, std::span<float> logits) {
+  const size_t vocab_size = config_.vocab_size;
+  NM_CHECK(logits.size() == x.rows * vocab_size);
+  compute_.ForRows(x.rows, [&](size_t row) {
+    NormRow(config_, {x.Row(row), x.cols}, weights_.output_norm, weights_.output_norm_bias, normed_.Row(row));
+  });
+  const MatMulJob job[] = {{normed_.Rows(x.rows), weights_.output, {logits.data(), x.rows, vocab_size, vocab_size}}};
+  compute_.matmul.Run(job);
+  for (size_t row = 0; row < x.rows; ++row) {
+    AddBias(weights_.output_bias, logits.subspan(row * vocab_size, vocab_size));
+  }
+}
+
+}  // namespace npumoe

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// One chunk of tokens through all layers.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <span>
+
+#include "engine/attention_block.h"
+#include "engine/buffer.h"
+#include "engine/compute.h"
+#include "engine/ffn.h"
+#include "engine/kv_cache.h"
+#include "model/weights.h"
+
+namespace npumoe {
+
+enum class LogitRows { kNone, kLast, kAll };
+
+// Called after each layer with the number of finished layers; false stops the pass.
+using LayerDoneFn = std::function<bool(size_t n_layers_done)>;
+
+// Owns all activations. One thread at a time; borrows the model.
+class Forward {
+ public:
+  Forward(const Model& model, size_t n_threads, size_t max_chunk_tokens);
+
+  // Runs tokens at positions first_position... over the cache, which holds everything before. `logits` gets one row of
+  // vocab_size per row asked for. The last layer's FFN runs only for rows whose logits are wanted.
+  // Fails with kCancelled, or kUnsupported when activations are not finite. Positions < first_position stay intact.
+  Status Run(std::span<const int32_t> tokens, size_t first_position, const KvCache& kv, bool long_rope, LogitRows rows,
+             const LayerDoneFn& layer_done, std::span<float> logits);
+
+  size_t scratch_bytes() const;
+  size_t max_chunk_tokens() const { return max_chunk_tokens_; }
+
+ private:
+  void Embed(std::span<const int32_t> tokens);
+  void WriteLogits(MatView x, std::span<float> logits);
+
+  const ModelConfig& config_;
+  const ModelWeights& weights_;
+  size_t max_chunk_tokens_;
+  Compute compute_;
+  AttentionBlock attention_;
+  Ffn ffn_;
+  RopeTable short_rope_, long_rope_;
+  RowBuffer x_, normed_;  // [tokens, dim]
+};
+
+}  // namespace npumoe

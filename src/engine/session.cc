@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "base/check.h"
+#include "engine/engine_impl.h"
+#include "engine/system.h"
+
+namespace npumoe {
+
+Status Session::Impl::CheckTokens(std::span<const int32_t> added) const {
+  if (added.empty()) return MakeError(Code::kInvalidArgument, "session: no tokens to append");
+  const size_t vocab_size = engine.model.config().vocab_size;
+  for (const int32_t id : added) {
+    if (id < 0 || static_cast<size_t>(id) >= vocab_size) {
+      return MakeError(Code::kInvalidArgument, "session: token id {} is outside the vocabulary of {}", id, vocab_size);
+    }
+  }
+  if (added.size() > kv.capacity() - tokens.size()) {
+    return MakeError(Code::kInvalidArgument,
+                     "context: {} tokens needed, {} available: shorten the prompt or raise the context size (-c)",
+                     tokens.size() + added.size(), kv.capacity());
+  }
+  return Ok{};
+}
+
+Status Session::Impl::RunSpan(std::span<const int32_t> ids, size_t first_position, LogitRows rows, std::span<float> out,
+                              const ProgressFn& progress, size_t n_total) {
+  const size_t n_layers = engine.model.config().n_layers;
+  const size_t vocab_size = engine.model.config().vocab_size;
+  for (size_t begin = 0; begin < ids.size();) {
+    const size_t n = std::min(engine.forward.max_chunk_tokens(), ids.size() - begin);
+    const bool last = begin + n == ids.size();
+    const size_t done = first_position + begin;
+    const auto layer_done = [&](size_t layers) { return !progress || progress(done + n * layers / n_layers, n_total); };
+    const LogitRows chunk_rows = rows == LogitRows::kLast && !last ? LogitRows::kNone : rows;
+    const auto chunk_out = rows == LogitRows::kAll ? out.subspan(begin * vocab_size, n * vocab_size) : out;
+    NM_TRY(engine.forward.Run(ids.subspan(begin, n), done, kv, cached_long, chunk_rows, layer_done, chunk_out));
+    begin += n;
+    n_cached = first_position + begin;
+  }
+  return Ok{};
+}
+
+Status Session::Impl::Advance(std::span<const int32_t> added, LogitRows rows, std::span<float> out,
+                              const ProgressFn& progress) {
+  NM_TRY(CheckTokens(added));
+  const size_t n_total = tokens.size() + added.size();
+  // LongRoPE turns every position by other angles once a sequence is longer than the original context: what was cached
+  // with the other angles is computed again, so that the result depends on the tokens alone and not on how they came.
+  const uint32_t original = engine.model.config().rope_original_context;
+  const bool needs_long = original > 0 && n_total > original;
+  if (needs_long != cached_long) n_cached = 0;
+  cached_long = needs_long;
+  n_cached = std::min(n_cached, tokens.size());
+  if (n_cached < tokens.size()) {
+    NM_TRY(RunSpan(std::span(tokens).subspan(n_cached), n_cached, LogitRows::kNone, {}, progress, n_total));
+  }
+  return RunSpan(added, tokens.size(), rows, out, progress, n_total);
+}
+
+Status Session::Append(std::span<const int32_t> tokens, const ProgressFn& progress) {
+  NM_TRY(impl_->Advance(tokens, LogitRows::kLast, impl_->logits, progress));
+  impl_->tokens.insert(impl_->tokens.end(), tokens.begin(), tokens.end());
+  return Ok{};
+}
+
+Status Session::AppendWithLogits(std::span<const int32_t> tokens, std::span<float> out) {
+  const size_t vocab_size = impl_->logits.size();
+  if (out.size() != tokens.size() * vocab_size) {
+    return MakeError(Code::kInvalidArgument, "session: logits buffer has {} values, wanted {} x {}", out.size(),
+                     tokens.size(), vocab_size);
+  }
+  NM_TRY(impl_->Advance(tokens, LogitRows::kAll, out, {}));
+  std::copy_n(out.end() - static_cast<ptrdiff_t>(vocab_size), vocab_size, impl_->logits.begin());
+  impl_->tokens.insert(impl_->tokens.end(), tokens.begin(), tokens.end());
+  return Ok{};
+}
+
+std::span<const float> Session::logits() const { return impl_->logits; }
+std::span<const int32_t> Session::tokens() const { return impl_->tokens; }
+
+void Session::Truncate(size_t n_tokens) {
+  NM_CHECK(n_tokens <= impl_->tokens.size());
+  impl_->tokens.resize(n_tokens);
+  impl_->n_cached = std::min(impl_->n_cached, n_tokens);
+}
+
+MemoryUse Session::memory() const {
+  MemoryUse use;
+  use.mapped_weights = impl_->engine.model.mapped_bytes();
+  use.converted_weights = impl_->engine.model.converted_bytes();
+  use.kv_cache = impl_->kv.reserved_bytes();
+  use.scratch = impl_->engine.forward.scratch_bytes() + impl_->logits.size() * sizeof(float);
+  use.peak_resident = PeakResidentBytes();
+  return use;
+}
+
+Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Session::Session(Session&&) noexcept = default;
+Session& Session::operator=(Session&&) noexcept = default;
+Session::~Session() = default;
+
+}  // namespace npumoe
