@@ -34,10 +34,15 @@ struct GgufContents {
 // Memory used is bounded by a small multiple of bytes.size().
 Result<GgufContents> ParseGguf(std::span<const std::byte> bytes, std::string_view name);
 
-// Immutable after construction; views live as long as the file (moves keep them valid).
+// "a bool", "an array": for messages.
+std::string_view GgufTypeName(const GgufValue& value);
+
+// Immutable after construction; views live as long as the file (moves keep them valid). Tensor data is aligned for
+// its elements (4 bytes for kF32, else 2); the rare tensor that is not so in the file is copied.
 class GgufFile {
  public:
-  // Opens a file; if it is a split ("...-00001-of-00003.gguf" with split.count), opens and checks all siblings.
+  // Opens a file; if it is a split ("...-00001-of-00003.gguf" with split.count), opens and checks all siblings,
+  // whichever part `path` names.
   static Result<GgufFile> Open(const std::string& path);
 
   const std::map<std::string, GgufValue, std::less<>>& metadata() const { return metadata_; }  // of the first split
@@ -51,13 +56,19 @@ class GgufFile {
   const TensorView* FindTensor(std::string_view name) const;
 
   // Typed getters: kNotFound when absent, kCorruptFile when of another type or out of range (named in the message).
-  Result<uint64_t> Uint(std::string_view key) const;
-  Result<double> Float(std::string_view key) const;  // integers are accepted
+  Result<uint64_t> Uint(std::string_view key, uint64_t max = UINT64_MAX) const;
+  Result<double> Float(std::string_view key) const;  // integers are accepted, infinities and NaN are not
   Result<bool> Bool(std::string_view key) const;
   Result<std::string_view> String(std::string_view key) const;
 
  private:
+  Status AddPart(MappedFile file, GgufContents contents);
+  Result<TensorView> Realigned(const TensorView& view);
+  Result<const GgufValue*> Need(std::string_view key) const;
+  Error WrongType(std::string_view key, const GgufValue& value, std::string_view wanted) const;
+
   std::vector<MappedFile> files_;
+  std::vector<Tensor> copies_;  // of tensors whose data is not aligned in the file
   uint32_t version_ = 0;
   std::map<std::string, GgufValue, std::less<>> metadata_;
   std::map<std::string, TensorView, std::less<>> tensors_;
