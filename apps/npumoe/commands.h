@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// The subcommands of npumoe. Each takes the arguments after its name and returns the exit code.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace npumoe {
+
+int RunInfo(const std::vector<std::string>& args);
+int RunRun(const std::vector<std::string>& args);
+int RunChat(const std::vector<std::string>& args);
+int RunBench(const std::vector<std::string>& args);
+int RunMakeModel(const std::vector<std::string>& args);
+
+}  // namespace npumoe

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// Everything the command line says to and hears from the outside: streams, exit codes, Ctrl-C.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "npumoe/result.h"
+
+namespace npumoe {
+
+inline constexpr int kExitDone = 0;
+inline constexpr int kExitFailed = 1;
+inline constexpr int kExitUsage = 2;
+inline constexpr int kExitInterrupted = 130;  // 128 + SIGINT, as shells report it
+
+// Call first in main: streams 0-2 exist afterwards (a file opened later cannot become stdout by accident), and a reader
+// that went away shows as an error of WriteOut instead of a signal.
+void PrepareStreams();
+
+// Writes all of `text` to stdout at once, unbuffered. Fails with kCancelled when the reader closed the pipe.
+Status WriteOut(std::string_view text);
+// Writes a line "npumoe: <text>" to stderr, made safe for a terminal. Failures to do so are ignored.
+void Note(std::string_view text);
+// Bytes to stderr as they are: progress lines.
+void WriteErr(std::string_view text);
+
+// Exit codes, after saying why on stderr. FailWith is silent for kCancelled: a closed pipe is the reader's wish (exit
+// 0), an interrupt the user's (130).
+int FailWith(const Error& error);
+int UsageError(std::string_view text);
+
+bool StdinIsTerminal();
+bool StdoutIsTerminal();
+bool StderrIsTerminal();
+
+// The whole of a file, or of stdin for "-". Fails above `limit_bytes`, so endless devices end too.
+Result<std::string> ReadAll(const std::string& path, size_t limit_bytes);
+
+// Lines of stdin without their newline.
+class LineReader {
+ public:
+  enum class Outcome { kLine, kEnd, kInterrupted, kTooLong };
+  // The last line may lack its newline. kInterrupted: Ctrl-C while waiting; what was typed is forgotten. kTooLong: more
+  // than `limit_bytes` without a newline; the rest of the line is skipped.
+  Outcome Read(std::string& line, size_t limit_bytes);
+
+ private:
+  std::string buffer_;
+  bool at_end_ = false;
+};
+
+// From here on the first Ctrl-C sets a flag that loops look at, and a second one before ClearInterrupt ends the process.
+void CatchInterrupts();
+bool Interrupted();
+void ClearInterrupt();
+
+// Threads started during its life never receive Ctrl-C, so it reaches the thread that waits for input. One that comes
+// meanwhile is delivered afterwards.
+class InterruptsHeld {
+ public:
+  InterruptsHeld();
+  ~InterruptsHeld();
+  InterruptsHeld(const InterruptsHeld&) = delete;
+  InterruptsHeld& operator=(const InterruptsHeld&) = delete;
+};
+
+// Seconds of the monotonic clock.
+double Now();
+
+}  // namespace npumoe

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/npumoe/flags.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <random>
+
+#include "apps/npumoe/console.h"
+#include "apps/npumoe/text.h"
+
+namespace npumoe {
+namespace {
+
+// CLI11 knows one dash with one letter only; these go by their long name.
+struct Alias {
+  std::string_view spelled, meant;
+};
+constexpr Alias kAliases[] = {
+    {"-ub", "--ubatch-size"},   {"-ctk", "--cache-type-k"},  {"-ctv", "--cache-type-v"}, {"-sys", "--system-prompt"},
+    {"-pg", "--prompt-gen"},    {"-pre", "--tokenizer-pre"}, {"-st", "--single-turn"},
+};
+
+// The argument after one of these is text whatever it looks like.
+constexpr std::string_view kTextFlags[] = {"-p", "--prompt", "-sys", "--system-prompt", "-f", "--file", "-m", "--model"};
+
+enum class Verdict { kIgnored, kRefused };
+enum class Takes { kNothing, kValue, kMaybeOnOff };
+
+// Flags of llama.cpp that this build has no use for.
+struct ForeignFlag {
+  std::string_view names;  // separated by spaces
+  Takes takes;
+  Verdict verdict;
+  std::string_view why;
+};
+constexpr ForeignFlag kForeignFlags[] = {
+    {"-ngl --gpu-layers --n-gpu-layers", Takes::kValue, Verdict::kIgnored, "everything runs on the CPU"},
+    {"-dev --device -sm --split-mode -mg --main-gpu -ts --tensor-split", Takes::kValue, Verdict::kIgnored,
+     "everything runs on the CPU"},
+    {"-cmoe --cpu-moe", Takes::kNothing, Verdict::kIgnored, "everything runs on the CPU"},
+    {"-ncmoe --n-cpu-moe -ot --override-tensor", Takes::kValue, Verdict::kIgnored, "everything runs on the CPU"},
+    {"-fa --flash-attn", Takes::kMaybeOnOff, Verdict::kIgnored, "attention never stores the score matrix anyway"},
+    {"-tb --threads-batch", Takes::kValue, Verdict::kIgnored, "prompt and generation use the threads of -t"},
+    {"--mmap --no-mmap --mlock", Takes::kNothing, Verdict::kIgnored, "weights are always mapped"},
+    {"--no-warmup --warmup --no-perf --perf --simple-io --jinja --no-jinja", Takes::kNothing, Verdict::kIgnored,
+     "it changes nothing here"},
+    {"-no-cnv --no-conversation", Takes::kNothing, Verdict::kIgnored, "'npumoe run' never converses"},
+    {"-cnv --conversation -i --interactive --interactive-first", Takes::kNothing, Verdict::kRefused,
+     "use 'npumoe chat'"},
+    {"-hf --hf-repo -hff --hf-file -mu --model-url", Takes::kValue, Verdict::kRefused,
+     "models are not fetched; download the file and give its path"},
+    {"--grammar --grammar-file -j --json-schema", Takes::kValue, Verdict::kRefused,
+     "constrained generation is not in this version"},
+    {"--chat-template-file --chat-template-kwargs", Takes::kValue, Verdict::kRefused,
+     "chat formats are built in; choose one with --chat-template NAME"},
+    {"--lora --lora-scaled --control-vector -md --model-draft --mmproj", Takes::kValue, Verdict::kRefused,
+     "only one model file is used"},
+    {"--prompt-cache --log-file --rope-scaling --rope-freq-base --rope-freq-scale --keep --mirostat --typical "
+     "--presence-penalty --frequency-penalty --samplers --logit-bias -r --reverse-prompt",
+     Takes::kValue, Verdict::kRefused, "not in this version"},
+    {"--ignore-eos --context-shift -v --verbose", Takes::kNothing, Verdict::kRefused, "not in this version"},
+};
+
+bool HasName(std::string_view names, std::string_view name) {
+  while (!names.empty()) {
+    const size_t space = names.find(' ');
+    if (names.substr(0, space) == name) return true;
+    if (space == std::string_view::npos) break;
+    names.remove_prefix(space + 1);
+  }
+  return false;
+}
+
+const ForeignFlag* FindForeign(const CLI::App& app, std::string_view name) {
+  // A subcommand that has the flag itself (bench: -r) comes first.
+  if (name.size() < 2 || name[0] != '-' || app.get_option_no_throw(std::string(name)) != nullptr) return nullptr;
+  for (const ForeignFlag& flag : kForeignFlags) {
+    if (HasName(flag.names, name)) return &flag;
+  }
+  return nullptr;
+}
+
+bool IsOnOff(std::string_view text) {
+  constexpr std::string_view kWords[] = {"on", "off", "auto", "0", "1", "true", "false"};
+  return std::ranges::find(kWords, text) != std::end(kWords);
+}
+
+// Replaces aliases, drops ignored flags with their values, and stops at a refused one.
+Result<Args> Normalize(const CLI::App& app, const Args& args) {
+  Args out;
+  for (size_t i = 0; i < args.size(); ++i) {
+    const std::string& arg = args[i];
+    const std::string name = arg.substr(0, arg.starts_with("--") ? arg.find('=') : std::string::npos);
+    if (arg == "--") {
+      out.insert(out.end(), args.begin() + static_cast<std::ptrdiff_t>(i), args.end());
+      break;
+    }
+    if (const ForeignFlag* foreign = FindForeign(app, name)) {
+      const bool has_value = name.size() < arg.size();
+      if (foreign->verdict == Verdict::kRefused) {
+        return Error{Code::kInvalidArgument, fmt::format("{}: {}", name, foreign->why)};
+      }
+      Note(fmt::format("note: {} is ignored: {}", name, foreign->why));
+      const bool next_is_value = foreign->takes == Takes::kValue ||
+                                 (foreign->takes == Takes::kMaybeOnOff && i + 1 < args.size() && IsOnOff(args[i + 1]));
+      if (!has_value && next_is_value) ++i;
+      continue;
+    }
+    const auto* alias = std::ranges::find(kAliases, std::string_view(arg), &Alias::spelled);
+    const bool is_alias = alias != std::end(kAliases);
+    if (arg.size() == name.size() + 1 && arg.back() == '=') {  // CLI11 would take the next argument as the value
+      out.insert(out.end(), {name, ""});
+      continue;
+    }
+    out.push_back(is_alias ? std::string(alias->meant) : arg);
+    if (std::ranges::find(kTextFlags, std::string_view(arg)) != std::end(kTextFlags) && i + 1 < args.size()) {
+      out.push_back(args[++i]);
+    }
+  }
+  return out;
+}
+
+// What CLI11 found wrong, in our form: lower case, no full stop.
+std::string Describe(const CLI::Error& error) {
+  std::string text = error.what();
+  if (const size_t end = text.find("\nRun with"); end != std::string::npos) text.resize(end);
+  const std::string_view expected = " expected: ";
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr && text.find(expected) != std::string::npos) {
+    return "unknown or surplus argument '" + text.substr(text.find(expected) + expected.size()) + "'";
+  }
+  if (!text.empty() && text[0] >= 'A' && text[0] <= 'Z' && (text.size() < 2 || text[1] >= 'a')) {
+    text[0] = static_cast<char>(text[0] - 'A' + 'a');
+  }
+  while (!text.empty() && (text.back() == '.' || text.back() == '\n')) text.pop_back();
+  return text;
+}
+
+}  // namespace
+
+std::optional<int> ParseFlags(CLI::App& app, Args args) {
+  auto normal = Normalize(app, args);
+  if (!normal) return UsageError(fmt::format("{}: {}", app.get_name(), normal.error().message));
+  try {
+    std::ranges::reverse(*normal);  // CLI11 takes them from the back
+    app.parse(std::move(*normal));
+  } catch (const CLI::CallForHelp&) {
+    const Status written = WriteOut(app.help());
+    return written.ok() ? kExitDone : FailWith(written.error());
+  } catch (const CLI::Error& error) {
+    return UsageError(
+        fmt::format("{}: {} ('npumoe {} --help' shows the flags)", app.get_name(), Describe(error), app.get_name()));
+  }
+  return std::nullopt;
+}
+
+void BindEnvironment(CLI::Option* option, const std::string& name) {
+  for (const char* prefix : {"NPUMOE_", "LLAMA_ARG_"}) {
+    const std::string variable = prefix + name;
+    const char* value = std::getenv(variable.c_str());
+    if (value != nullptr && *value != '\0') {
+      option->envname(variable);
+      return;
+    }
+  }
+}
+
+Result<KvType> ParseKvType(const std::string& type_k, const std::string& type_v) {
+  if (type_k != type_v) {
+    return Error{Code::kInvalidArgument, fmt::format("-ctk {} and -ctv {}: keys and values must have one type",
+                                                     OneLine(type_k), OneLine(type_v))};
+  }
+  if (type_k == "f16") return KvType::kF16;
+  if (type_k == "f32") return KvType::kF32;
+  return Error{Code::kInvalidArgument, fmt::format("-ctk: wants f16 or f32, got '{}'", OneLine(type_k))};
+}
+
+Result<uint32_t> ParseThreads(int64_t n_threads) {
+  if (n_threads < -1 || n_threads > int64_t{kMaxThreads}) {
+    return Error{Code::kInvalidArgument,
+                 fmt::format("-t: wants 1 to {} threads, or -1 for all cores, got {}", kMaxThreads, n_threads)};
+  }
+  return static_cast<uint32_t>(std::max<int64_t>(n_threads, 0));
+}
+
+void EngineFlags::AddTo(CLI::App& app) {
+  const std::string group = "Model";
+  auto* model = app.add_option("-m,--model,model", model_, "GGUF file (any part of a split one) or Hugging Face folder");
+  model->take_last()->required()->group(group);
+  BindEnvironment(model, "MODEL");
+  auto* context = app.add_option("-c,--ctx-size", context_tokens_, "context in tokens; 0 = what the model was trained with");
+  context->take_last()->group(group);
+  BindEnvironment(context, "CTX_SIZE");
+  auto* batch = app.add_option("-b,--batch-size", batch_, "see -ub: the chunk is the smaller of the two");
+  batch->take_last()->check(CLI::Range(1u, 1u << 20))->group(group);
+  BindEnvironment(batch, "BATCH");
+  auto* ubatch = app.add_option("--ubatch-size", ubatch_,
+                                "-ub: chunk length, prompt tokens computed together; changes speed, not results");
+  ubatch->take_last()->check(CLI::Range(1u, 1u << 20))->group(group);
+  BindEnvironment(ubatch, "UBATCH");
+  auto* threads = app.add_option("-t,--threads", n_threads_, "threads; -1 = all cores");
+  threads->take_last()->group(group);
+  BindEnvironment(threads, "THREADS");
+  auto* type_k = app.add_option("--cache-type-k", type_k_, "-ctk: type of the KV cache, f16 or f32; give -ctv the same");
+  type_k->take_last()->group(group);
+  BindEnvironment(type_k, "CACHE_TYPE_K");
+  auto* type_v = app.add_option("--cache-type-v", type_v_, "-ctv: see -ctk");
+  type_v->take_last()->group(group);
+  BindEnvironment(type_v, "CACHE_TYPE_V");
+  app.add_option("--tokenizer-pre", tokenizer_pre_, "split rules of the tokenizer where the file's name for them is unknown")
+      ->take_last()
+      ->group(group);
+  app.add_flag("--phimoe-llama-cpp", phimoe_llama_cpp_,
+               "PhiMoE as llama.cpp computes it, not as published: softmax over the two winners, RMS norm")
+      ->group(group);
+}
+
+Result<EngineOptions> EngineFlags::Options() const {
+  EngineOptions options;
+  const auto threads = ParseThreads(n_threads_);
+  if (!threads) return threads.error();
+  const auto kv_type = ParseKvType(type_k_, type_v_);
+  if (!kv_type) return kv_type.error();
+  options.n_threads = *threads;
+  options.context_tokens = context_tokens_;
+  options.chunk_tokens = std::min(batch_, ubatch_);
+  options.kv_type = *kv_type;
+  options.phimoe_llama_cpp = phimoe_llama_cpp_;
+  options.tokenizer_pre = tokenizer_pre_;
+  return options;
+}
+
+void SamplerFlags::AddTo(CLI::App& app) {
+  const std::string group = "Sampling";
+  const auto set = [&](const char* names, auto& value, const char* text, const char* variable) {
+    auto* option = app.add_option(names, value, text);
+    option->take_last()->group(group);
+    BindEnvironment(option, variable);
+    return option;
+  };
+  set("--temp,--temperature", params_.temperature, "temperature; 0 = always the likeliest token", "TEMP");
+  set("--top-k", top_k_, "keep the K likeliest tokens; 0 = all", "TOP_K")->check(CLI::Range(0, 1 << 30));
+  set("--top-p", params_.top_p, "keep the likeliest tokens that make up this probability; 1 = all", "TOP_P");
+  set("--min-p", params_.min_p, "drop tokens below this part of the likeliest one's probability; 0 = none", "MIN_P");
+  set("--repeat-penalty", params_.repeat_penalty, "divide the odds of recent tokens; 1 = off", "REPEAT_PENALTY");
+  set("--repeat-last-n", repeat_last_n_, "how many tokens count as recent; 0 = off, -1 = all", "REPEAT_LAST_N")
+      ->check(CLI::Range(-1, 1 << 30));
+  set("-s,--seed", seed_, "seed of the sampler; -1 = a new one each time (--stats and --json show it)", "SEED")
+      ->check(CLI::Range(int64_t{-1}, (int64_t{1} << 53) - 1));
+}
+
+SamplerParams SamplerFlags::Params() const {
+  SamplerParams params = params_;
+  params.top_k = static_cast<uint32_t>(top_k_);
+  params.repeat_last_n = repeat_last_n_ < 0 ? UINT32_MAX : static_cast<uint32_t>(repeat_last_n_);
+  // 32 bits, so that the seed can be typed in again and survives JSON.
+  params.seed = seed_ < 0 ? std::random_device{}() : static_cast<uint64_t>(seed_);
+  return params;
+}
+
+}  // namespace npumoe

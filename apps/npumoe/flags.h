@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Flags shared by the subcommands, spelled as people know them from llama.cpp.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "npumoe/engine.h"
+
+namespace npumoe {
+
+using Args = std::vector<std::string>;
+
+// Runs `app` over `args`. Returns an exit code when the command must end here: 0 after --help, 2 after saying in one
+// line what is wrong. Flags of llama.cpp that this build need not obey (-ngl, -fa, ...) are dropped with a note; ones it
+// cannot obey (--grammar, ...) are errors that say so.
+std::optional<int> ParseFlags(CLI::App& app, Args args);
+
+// -m/-c/-b/-ub/-t/-ctk/-ctv and what belongs to them. `Options` after parsing only.
+class EngineFlags {
+ public:
+  void AddTo(CLI::App& app);
+  Result<EngineOptions> Options() const;
+  const std::string& model() const { return model_; }
+
+ private:
+  std::string model_, type_k_ = "f16", type_v_ = "f16", tokenizer_pre_;
+  int32_t n_threads_ = -1;
+  uint32_t context_tokens_ = 0, batch_ = 2048, ubatch_ = 512;
+  bool phimoe_llama_cpp_ = false;
+};
+
+// --temp, --top-k, ..., -s. A seed of -1 becomes a random one in Params().
+class SamplerFlags {
+ public:
+  void AddTo(CLI::App& app);
+  SamplerParams Params() const;
+
+ private:
+  SamplerParams params_;
+  int32_t top_k_ = 40, repeat_last_n_ = 64;
+  int64_t seed_ = -1;
+};
+
+// "f16" or "f32" for -ctk and -ctv; both must say the same.
+Result<KvType> ParseKvType(const std::string& type_k, const std::string& type_v);
+// 0 for "all cores" spelled -1 or 0; an error above kMaxThreads or below -1.
+Result<uint32_t> ParseThreads(int64_t n_threads);
+inline constexpr uint32_t kMaxThreads = 512;  // above any machine we know of; keeps a typo from starting a million
+
+// Binds `option` to NPUMOE_<name>, or to llama.cpp's LLAMA_ARG_<name> where only that is set. Empty means unset.
+void BindEnvironment(CLI::Option* option, const std::string& name);
+
+}  // namespace npumoe

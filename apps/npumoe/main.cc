@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// npumoe: one binary, one file per subcommand beside this one.
+#include <fmt/core.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "apps/npumoe/commands.h"
+#include "apps/npumoe/console.h"
+#include "npumoe/engine.h"
+
+namespace npumoe {
+namespace {
+
+struct Command {
+  std::string_view name;
+  int (*run)(const std::vector<std::string>& args);
+  std::string_view purpose;
+};
+
+constexpr Command kCommands[] = {
+    {"run", RunRun, "continue a prompt and print the text as it comes"},
+    {"chat", RunChat, "talk with a model"},
+    {"info", RunInfo, "show what is in model files"},
+    {"bench", RunBench, "measure prompt and generation speed"},
+    {"make-model", RunMakeModel, "write a model with random weights, for tests and benchmarks"},
+};
+
+std::string Usage() {
+  std::string text = "npumoe runs Mixture-of-Experts language models on the CPU.\n\nUsage: npumoe COMMAND [FLAGS]\n\n";
+  for (const Command& command : kCommands) text += fmt::format("  {:<11} {}\n", command.name, command.purpose);
+  return text +
+         "\n'npumoe COMMAND --help' shows the flags of a command, 'npumoe --version' the build.\n"
+         "Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.\n";
+}
+
+std::string Version() {
+  const BuildInfo build = GetBuildInfo();
+  return fmt::format("npumoe {} ({}, {}, {}{})\n", build.version, build.commit, build.compiler, build.simd_target,
+                     build.is_debug ? ", debug" : "");
+}
+
+int Print(const std::string& text) {
+  const Status written = WriteOut(text);
+  return written.ok() ? kExitDone : FailWith(written.error());
+}
+
+int Main(std::vector<std::string> args) {
+  PrepareStreams();
+  if (args.empty()) {
+    WriteErr(Usage());
+    return kExitUsage;
+  }
+  // `npumoe help run` is `npumoe run --help`.
+  if (args[0] == "help" && args.size() > 1) args = {args[1], "--help"};
+  const std::string& name = args[0];
+  if (name == "help" || name == "--help" || name == "-h") return Print(Usage());
+  if (name == "--version" || name == "version") return Print(Version());
+  for (const Command& command : kCommands) {
+    if (name == command.name) return command.run({args.begin() + 1, args.end()});
+  }
+  std::string names;
+  for (const Command& command : kCommands) names += fmt::format("{}{}", names.empty() ? "" : ", ", command.name);
+  return UsageError(fmt::format("unknown command '{}', wanted one of: {}", name, names));
+}
+
+}  // namespace
+}  // namespace npumoe
+
+int main(int argc, char** argv) { return npumoe::Main({argv + (argc > 0 ? 1 : 0), argv + argc}); }
