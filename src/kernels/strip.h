@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// The unit of work of MatMul: a few output columns of one product, on the best SIMD target.
+#pragma once
+
+#include <cstddef>
+
+#include "tensor/tensor.h"
+
+namespace npumoe {
+
+// Most weight rows of one strip, and most of K that is decoded at a time. assumed: 48 * 512 floats (96 KiB) leave
+// room in a 1 MiB second-level cache for the activations.
+inline constexpr size_t kStripRows = 48;
+inline constexpr size_t kMaxInnerBlock = 512;
+
+// f32 values that RunStrip needs as scratch, 64-byte aligned.
+inline constexpr size_t kStripScratchFloats = kStripRows * kMaxInnerBlock;
+
+// How K is cut: equal pieces of at most kMaxInnerBlock, rounded up to whole super blocks. Depends on K only, because
+// the partial sums of the pieces are added in this order.
+size_t InnerBlock(size_t k);
+
+// y[:, first..first+n) = x * W[first..first+n)^T.
+struct StripArgs {
+  ConstMatView x;        // [M, K]
+  TensorView w;          // [N, K]
+  size_t row_bytes = 0;  // of one row of w
+  size_t first = 0;      // first weight row
+  size_t n_rows = 0;     // 1..kStripRows
+  MatView y;             // [M, N]
+  float* scratch = nullptr;
+};
+void RunStrip(const StripArgs& args);
+
+// out[0..n) = the first n elements of a row, the same values as DequantizeRow (a NaN may differ in its payload).
+void DecodeRow(DType dtype, const std::byte* row, size_t n, float* out);
+
+}  // namespace npumoe
