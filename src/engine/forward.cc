@@ -43,7 +43,7 @@ void Forward::Embed(std::span<const int32_t> tokens) {
 }
 
 Status Forward::Run(std::span<const int32_t> tokens, size_t first_position, const KvCache& kv, bool long_rope,
-                    LogitRows rows, const LayerDoneFn& layer_done, std::span<float> logits) {
+                    LogitRows rows, const ChunkProgress& progress, std::span<float> logits) {
   NM_CHECK(!tokens.empty() && tokens.size() <= max_chunk_tokens_);
   NM_CHECK(first_position + tokens.size() <= kv.capacity());
   Embed(tokens);
@@ -63,7 +63,8 @@ Status Forward::Run(std::span<const int32_t> tokens, size_t first_position, cons
       NormRow(config_, {x.Row(row), x.cols}, weights.ffn_norm, weights.ffn_norm_bias, normed_.Row(row));
     });
     NM_TRY(ffn_.Run(layer, weights, normed_.Rows(x.rows), x));
-    if (layer_done && !layer_done(layer + 1)) return MakeError(Code::kCancelled, "prefill: stopped by the caller");
+    if (!progress.LayerDone(tokens.size(), layer + 1, config_.n_layers))
+      return MakeError(Code::kCancelled, "prefill: stopped by the caller");
   }
   WriteLogits(x, logits);
   return Ok{};

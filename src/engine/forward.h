@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstddef>
-#include <functional>
 #include <span>
 
 #include "engine/attention_block.h"
@@ -12,13 +11,24 @@
 #include "engine/ffn.h"
 #include "engine/kv_cache.h"
 #include "model/weights.h"
+#include "npumoe/engine.h"
 
 namespace npumoe {
 
 enum class LogitRows { kNone, kLast, kAll };
 
-// Called after each layer with the number of finished layers; false stops the pass.
-using LayerDoneFn = std::function<bool(size_t n_layers_done)>;
+// Reports to the caller after each layer, counting a chunk's tokens as done layer by layer. A plain struct: a
+// std::function made per chunk would allocate.
+struct ChunkProgress {
+  const ProgressFn* report = nullptr;  // nullptr or empty: nobody listens
+  size_t done_tokens = 0;              // before this chunk
+  size_t total_tokens = 0;
+
+  // False when the caller wants to stop.
+  bool LayerDone(size_t n_tokens, size_t n_layers_done, size_t n_layers) const {
+    return report == nullptr || !*report || (*report)(done_tokens + n_tokens * n_layers_done / n_layers, total_tokens);
+  }
+};
 
 // Owns all activations. One thread at a time; borrows the model.
 class Forward {
@@ -29,7 +39,7 @@ class Forward {
   // vocab_size per row asked for. The last layer's FFN runs only for rows whose logits are wanted.
   // Fails with kCancelled, or kUnsupported when activations are not finite. Positions < first_position stay intact.
   Status Run(std::span<const int32_t> tokens, size_t first_position, const KvCache& kv, bool long_rope, LogitRows rows,
-             const LayerDoneFn& layer_done, std::span<float> logits);
+             const ChunkProgress& progress, std::span<float> logits);
 
   size_t scratch_bytes() const;
   size_t max_chunk_tokens() const { return max_chunk_tokens_; }

@@ -25,16 +25,15 @@ Status Session::Impl::CheckTokens(std::span<const int32_t> added) const {
 
 Status Session::Impl::RunSpan(std::span<const int32_t> ids, size_t first_position, LogitRows rows, std::span<float> out,
                               const ProgressFn& progress, size_t n_total) {
-  const size_t n_layers = engine.model.config().n_layers;
   const size_t vocab_size = engine.model.config().vocab_size;
   for (size_t begin = 0; begin < ids.size();) {
     const size_t n = std::min(engine.forward.max_chunk_tokens(), ids.size() - begin);
     const bool last = begin + n == ids.size();
-    const size_t done = first_position + begin;
-    const auto layer_done = [&](size_t layers) { return !progress || progress(done + n * layers / n_layers, n_total); };
+    const size_t position = first_position + begin;
     const LogitRows chunk_rows = rows == LogitRows::kLast && !last ? LogitRows::kNone : rows;
     const auto chunk_out = rows == LogitRows::kAll ? out.subspan(begin * vocab_size, n * vocab_size) : out;
-    NM_TRY(engine.forward.Run(ids.subspan(begin, n), done, kv, cached_long, chunk_rows, layer_done, chunk_out));
+    NM_TRY(engine.forward.Run(ids.subspan(begin, n), position, kv, cached_long, chunk_rows,
+                              {&progress, position, n_total}, chunk_out));
     begin += n;
     n_cached = first_position + begin;
   }

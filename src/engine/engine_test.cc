@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whole models through the public API: the answer depends on the tokens alone.
+#include "npumoe/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "npumoe/make_model.h"
+
+namespace npumoe {
+namespace {
+
+class TinyModel : public testing::TestWithParam<std::string> {
+ protected:
+  static std::string Path(const std::string& shape, const std::string& type = "f32") {
+    const auto path = std::filesystem::temp_directory_path() / ("npumoe_engine_test_" + std::to_string(::getpid()));
+    std::filesystem::create_directories(path);
+    const std::string file = (path / (shape + "-" + type + ".gguf")).string();
+    if (!std::filesystem::exists(file)) {
+      MakeModelOptions options;
+      options.shape = shape;
+      options.type = type;
+      options.seed = 3;
+      const auto bytes = MakeModel(options, file);
+      EXPECT_TRUE(bytes.ok()) << bytes.error().message;
+    }
+    return file;
+  }
+
+  static void TearDownTestSuite() {
+    std::filesystem::remove_all(std::filesystem::temp_directory_path() /
+                                ("npumoe_engine_test_" + std::to_string(::getpid())));
+  }
+};
+
+EngineOptions Options(uint32_t chunk, uint32_t threads, uint32_t context = 1024) {
+  EngineOptions options;
+  options.chunk_tokens = chunk;
+  options.n_threads = threads;
+  options.context_tokens = context;
+  return options;
+}
+
+std::vector<int32_t> SomeTokens(size_t n, uint32_t vocab_size) {
+  std::vector<int32_t> tokens(n);
+  for (size_t i = 0; i < n; ++i) tokens[i] = static_cast<int32_t>((i * 7919 + 13) % vocab_size);
+  return tokens;
+}
+
+// Logits after every token, prefilled as `options` say.
+std::vector<float> AllLogits(const std::string& path, const EngineOptions& options, size_t n_tokens) {
+  Engine engine = Engine::Open(path, options).value();
+  Session session = engine.NewSession().value();
+  const auto tokens = SomeTokens(n_tokens, engine.info().vocab_size);
+  std::vector<float> logits(n_tokens * engine.info().vocab_size);
+  EXPECT_TRUE(session.AppendWithLogits(tokens, logits).ok());
+  return logits;
+}
+
+std::vector<float> LastLogits(Session& session) { return {session.logits().begin(), session.logits().end()}; }
+
+TEST_P(TinyModel, ChunkLengthAndThreadsDoNotChangeABit) {
+  const std::string path = Path(GetParam());
+  const auto whole = AllLogits(path, Options(512, 1), 600);
+  for (const uint32_t chunk : {1u, 7u, 64u}) EXPECT_EQ(AllLogits(path, Options(chunk, 1), 600), whole) << chunk;
+  for (const uint32_t threads : {2u, 4u}) EXPECT_EQ(AllLogits(path, Options(512, threads), 600), whole) << threads;
+}
+
+TEST_P(TinyModel, QuantizedWeightsKeepTheSamePromise) {
+  const std::string path = Path(GetParam(), "q4_0");
+  const auto whole = AllLogits(path, Options(512, 2), 70);
+  EXPECT_EQ(AllLogits(path, Options(1, 1), 70), whole);
+  EXPECT_EQ(AllLogits(path, Options(33, 4), 70), whole);
+}
+
+TEST_P(TinyModel, TokenByTokenEqualsOnePrompt) {
+  Engine engine = Engine::Open(Path(GetParam()), Options(16, 2)).value();
+  const auto tokens = SomeTokens(40, engine.info().vocab_size);
+  Session at_once = engine.NewSession().value();
+  ASSERT_TRUE(at_once.Append(tokens).ok());
+  Session one_by_one = engine.NewSession().value();
+  for (const int32_t id : tokens) ASSERT_TRUE(one_by_one.Append({&id, 1}).ok());
+  EXPECT_EQ(LastLogits(one_by_one), LastLogits(at_once));
+}
+
+TEST_P(TinyModel, TruncateForgetsExactlyTheRest) {
+  Engine engine = Engine::Open(Path(GetParam()), Options(16, 2)).value();
+  const auto tokens = SomeTokens(40, engine.info().vocab_size);
+  Session session = engine.NewSession().value();
+  ASSERT_TRUE(session.Append(tokens).ok());
+  const auto wanted = LastLogits(session);
+  session.Truncate(20);
+  ASSERT_TRUE(session.Append(SomeTokens(9, 50)).ok());
+  session.Truncate(20);
+  ASSERT_TRUE(session.Append(std::span(tokens).subspan(20)).ok());
+  EXPECT_EQ(LastLogits(session), wanted);
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, TinyModel,
+                         testing::Values("tiny-qwen3moe", "tiny-phimoe", "tiny-mixtral", "tiny-qwen2moe", "tiny-olmoe",
+                                         "tiny-llama", "tiny-qwen3"),
+                         [](const auto& param) { return param.param.substr(5); });
+
+class OneModel : public TinyModel {};
+
+TEST_F(OneModel, RefusesBadTokensAndKeepsItsState) {
+  Engine engine = Engine::Open(Path("tiny-qwen3moe"), Options(16, 2, 32)).value();
+  Session session = engine.NewSession().value();
+  const std::vector<int32_t> good{1, 2, 3};
+  ASSERT_TRUE(session.Append(good).ok());
+  const auto before = LastLogits(session);
+  const auto vocab_size = static_cast<int32_t>(engine.info().vocab_size);
+  for (const std::vector<int32_t>& bad : {std::vector<int32_t>{}, {-1}, {vocab_size}, std::vector<int32_t>(30, 1)}) {
+    const Status status = session.Append(bad);
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.error().code, Code::kInvalidArgument);
+    EXPECT_EQ(session.tokens().size(), 3u);
+    EXPECT_EQ(LastLogits(session), before);
+  }
+  EXPECT_NE(session.Append(std::vector<int32_t>(30, 1)).error().message.find("33 tokens needed, 32 available"),
+            std::string::npos);
+  EXPECT_TRUE(session.Append(std::vector<int32_t>(29, 1)).ok());  // exactly full
+}
+
+TEST_F(OneModel, ACancelledPromptLeavesTheSessionAsItWas) {
+  Engine engine = Engine::Open(Path("tiny-qwen3moe"), Options(8, 2)).value();
+  const auto tokens = SomeTokens(40, engine.info().vocab_size);
+  Session session = engine.NewSession().value();
+  ASSERT_TRUE(session.Append(std::span(tokens).first(10)).ok());
+  const Status status = session.Append(std::span(tokens).subspan(10), [](size_t done, size_t total) {
+    EXPECT_EQ(total, 40u);
+    return done < 25;
+  });
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, Code::kCancelled);
+  EXPECT_EQ(session.tokens().size(), 10u);
+  ASSERT_TRUE(session.Append(std::span(tokens).subspan(10)).ok());
+  Session fresh = engine.NewSession().value();
+  ASSERT_TRUE(fresh.Append(tokens).ok());
+  EXPECT_EQ(LastLogits(session), LastLogits(fresh));
+}
+
+TEST_F(OneModel, LongRopeDependsOnTheLengthReachedNotOnTheWayThere) {
+  const std::string path = Path("tiny-phimoe");
+  Engine engine = Engine::Open(path, Options(64, 2)).value();
+  // The tiny shape switches to its long factors above 256 tokens.
+  ASSERT_NE(engine.info().rope.find("long factors above 256"), std::string::npos) << engine.info().rope;
+  const auto tokens = SomeTokens(260, engine.info().vocab_size);
+  Session session = engine.NewSession().value();
+  ASSERT_TRUE(session.Append(std::span(tokens).first(255)).ok());
+  for (size_t i = 255; i < 260; ++i) ASSERT_TRUE(session.Append(std::span(tokens).subspan(i, 1)).ok());
+  Session at_once = engine.NewSession().value();
+  ASSERT_TRUE(at_once.Append(tokens).ok());
+  EXPECT_EQ(LastLogits(session), LastLogits(at_once));
+  session.Truncate(100);  // and back to the short factors
+  ASSERT_TRUE(session.Append(std::span(tokens).subspan(100, 1)).ok());
+  Session brief = engine.NewSession().value();
+  ASSERT_TRUE(brief.Append(std::span(tokens).first(101)).ok());
+  EXPECT_EQ(LastLogits(session), LastLogits(brief));
+}
+
+TEST_F(OneModel, RefusesOptionsOutOfRange) {
+  const std::string path = Path("tiny-qwen3moe");
+  for (const EngineOptions& options : {Options(1u << 20, 1), Options(16, 100000), Options(16, 1, 1u << 30)}) {
+    const auto engine = Engine::Open(path, options);
+    ASSERT_FALSE(engine.ok());
+    EXPECT_EQ(engine.error().code, Code::kInvalidArgument);
+  }
+}
+
+TEST_F(OneModel, MemoryStaysInsideWhatIsStated) {
+  Engine engine = Engine::Open(Path("tiny-qwen3moe"), Options(64, 2)).value();
+  Session session = engine.NewSession().value();
+  const uint64_t scratch = session.memory().scratch;
+  ASSERT_TRUE(session.Append(SomeTokens(500, engine.info().vocab_size)).ok());
+  EXPECT_EQ(session.memory().scratch, scratch);
+  // Keys and values at two bytes each, for every position of the context.
+  EXPECT_EQ(session.memory().kv_cache, engine.info().kv_bytes_per_token * 1024);
+}
+
+}  // namespace
+}  // namespace npumoe
