@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the scheduler in attention.cc and the per-target kernels in attention-inl.h say to each other. Internal.
+#pragma once
+
+#include <cstddef>
+
+#include "kernels/attention.h"
+#include "tensor/tensor.h"
+
+namespace npumoe {
+
+// Positions per tile of keys: scores and probabilities of a strip (64 * 48 floats) stay in the first-level cache.
+inline constexpr size_t kTilePositions = 64;
+// Positions whose softmax is accumulated in one go; the partial results are merged in ascending order. Fixed, so
+// that decode may spread one query's keys over threads and still sum in the order of prefill.
+inline constexpr size_t kSplitPositions = 256;
+// Rows side by side in scratch: 3 vectors of 16 floats, 6 of 8, 12 of 4.
+inline constexpr size_t kStripRows = 48;
+// Rows of one task: enough that unpacking a tile of keys and values is a few per cent of using it.
+inline constexpr size_t kMaxTaskRows = 4 * kStripRows;
+// Positions and dimensions are rounded up to this many with zeros, so that register tiles need no tails.
+inline constexpr size_t kPad = 8;
+
+inline constexpr size_t RoundUp(size_t n, size_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+// Rows of one kv head: row r is query head r % group of the token r / group of the chunk, so rows ascend in position.
+struct AttentionTask {
+  const AttentionParams* params = nullptr;
+  const KvView* kv = nullptr;
+  ConstMatView q;  // [tokens, n_heads * head_dim]
+  MatView out;     // [tokens, n_heads * head_dim]
+  size_t first_position = 0, kv_head = 0, group = 0;
+  size_t first_row = 0, n_rows = 0;  // n_rows in [1, kMaxTaskRows]
+
+  size_t dim_pad() const { return RoundUp(kv->head_dim, kPad); }
+  size_t n_strips() const { return (n_rows + kStripRows - 1) / kStripRows; }
+  // Position of the task's row, and the first position that it sees.
+  size_t Position(size_t row) const { return first_position + (first_row + row) / group; }
+  size_t FirstSeen(size_t row) const {
+    const size_t position = Position(row);
+    return params->window == 0 || position < params->window ? 0 : position - params->window + 1;
+  }
+  // Where the task's row starts inside q and out.
+  size_t QueryToken(size_t row) const { return (first_row + row) / group; }
+  size_t HeadOffset(size_t row) const { return (kv_head * group + (first_row + row) % group) * kv->head_dim; }
+};
+
+// Softmax over part of the keys: the largest score, the sum of exp(score - max) and the values weighted with that.
+struct AttentionState {
+  float* max = nullptr;  // [kMaxTaskRows]
+  float* sum = nullptr;  // [kMaxTaskRows]
+  float* out = nullptr;  // [strips, dim_pad, kStripRows]
+
+  static size_t Floats(size_t dim_pad) { return kMaxTaskRows * (dim_pad + 2); }
+  static AttentionState At(float* base) { return {base, base + kMaxTaskRows, base + 2 * kMaxTaskRows}; }
+};
+
+// One thread's working memory.
+struct AttentionScratch {
+  float* queries = nullptr;  // [strips, dim_pad, kStripRows], scaled
+  float* scores = nullptr;   // [kTilePositions, kStripRows]
+  float* keys = nullptr;     // [kTilePositions, dim_pad]
+  float* values = nullptr;   // [kTilePositions, dim_pad]
+
+  static size_t Floats(size_t dim_pad) {
+    return kMaxTaskRows * dim_pad + kTilePositions * kStripRows + 2 * kTilePositions * dim_pad;
+  }
+  static AttentionScratch At(float* base, size_t dim_pad) {
+    float* const scores = base + kMaxTaskRows * dim_pad;
+    float* const keys = scores + kTilePositions * kStripRows;
+    return {base, scores, keys, keys + kTilePositions * dim_pad};
+  }
+};
+
+}  // namespace npumoe

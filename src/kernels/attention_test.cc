@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/attention.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "base/random.h"
+#include "kernels/target_test.h"
+#include "tensor/float16.h"
+
+namespace npumoe {
+namespace {
+
+constexpr double kEps = 0x1.0p-24;  // one rounding of f32, relative
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+class AttentionTest : public EveryTarget {};
+NM_FOR_EVERY_TARGET(AttentionTest);
+
+struct Setting {
+  size_t n_heads = 1, n_kv_heads = 1, head_dim = 4, tokens = 1, window = 0;
+  DType dtype = DType::kF32;
+  size_t group() const { return n_heads / n_kv_heads; }
+};
+
+// A whole sequence: queries, and a cache filled through Store. Unused cache is NaN: nobody may read it.
+struct Sequence {
+  Sequence(const Setting& setting, uint64_t seed, double spread = 1.0)
+      : s(setting),
+        capacity(setting.tokens + 5),
+        q(s.tokens * s.n_heads * s.head_dim),
+        k(s.tokens * s.n_kv_heads * s.head_dim),
+        v(k.size()),
+        key_cache(s.n_kv_heads * capacity * s.head_dim, kNaN),
+        value_cache(key_cache) {
+    Random random(seed);
+    for (float& x : q) x = static_cast<float>(spread * random.Gaussian());
+    for (float& x : k) x = static_cast<float>(random.Gaussian());
+    for (float& x : v) x = static_cast<float>(random.Gaussian());
+    Fill();
+  }
+
+  KvView kv() {
+    return {.dtype = s.dtype,
+            .keys = reinterpret_cast<std::byte*>(key_cache.data()),
+            .values = reinterpret_cast<std::byte*>(value_cache.data()),
+            .n_kv_heads = s.n_kv_heads,
+            .capacity = capacity,
+            .head_dim = s.head_dim};
+  }
+  void Fill() {
+    if (s.dtype == DType::kF16) {
+      std::memset(key_cache.data(), 0xff, key_cache.size() * sizeof(float));  // NaN in f16
+      std::memset(value_cache.data(), 0xff, value_cache.size() * sizeof(float));
+    }
+    const size_t stride = s.n_kv_heads * s.head_dim;
+    for (size_t p = 0; p < s.tokens; ++p) kv().Store(p, k.data() + p * stride, v.data() + p * stride);
+  }
+  AttentionParams params() const {
+    return {.n_heads = s.n_heads,
+            .scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(s.head_dim))),
+            .window = s.window};
+  }
+  // Attention of the whole sequence in chunks.
+  std::vector<float> Run(size_t chunk, size_t n_threads) {
+    ThreadPool pool(n_threads);
+    Attention attention(pool, s.head_dim);
+    const size_t cols = s.n_heads * s.head_dim;
+    std::vector<float> out(s.tokens * cols, kNaN);
+    for (size_t first = 0; first < s.tokens; first += chunk) {
+      const size_t n = std::min(chunk, s.tokens - first);
+      attention.Run(params(), {q.data() + first * cols, n, cols, cols}, kv(), first,
+                    {out.data() + first * cols, n, cols, cols});
+    }
+    return out;
+  }
+
+  Setting s;
+  size_t capacity;
+  std::vector<float> q, k, v, key_cache, value_cache;
+};
+
+// Largest error over bound of `got` against attention in double; `round_cache`: K and V through f16 first.
+double WorstRatio(const Sequence& sequence, const std::vector<float>& got) {
+  const Setting& s = sequence.s;
+  const auto cached = [&](float x) { return static_cast<double>(s.dtype == DType::kF16 ? F16ToF32(F32ToF16(x)) : x); };
+  const double scale = static_cast<double>(sequence.params().scale);
+  double worst = 0;
+  for (size_t p = 0; p < s.tokens; ++p) {
+    const size_t begin = s.window == 0 || p < s.window ? 0 : p - s.window + 1;
+    for (size_t head = 0; head < s.n_heads; ++head) {
+      const float* const q = &sequence.q[(p * s.n_heads + head) * s.head_dim];
+      std::vector<double> score(p + 1), score_error(p + 1);
+      double max = -1e300;
+      const auto at = [&](size_t j) { return (j * s.n_kv_heads + head / s.group()) * s.head_dim; };
+      for (size_t j = begin; j <= p; ++j) {
+        double sum = 0, magnitude = 0;
+        for (size_t i = 0; i < s.head_dim; ++i) {
+          const double term = scale * q[i] * cached(sequence.k[at(j) + i]);
+          sum += term;
+          magnitude += std::abs(term);
+        }
+        score[j] = sum;
+        // q * scale rounds once; a chain of head_dim products and sums, each rounding at most the sum of magnitudes.
+        score_error[j] = kEps * static_cast<double>(2 * s.head_dim + 1) * magnitude;
+        max = std::max(max, sum);
+      }
+      double total = 0, error = 0;
+      std::vector<double> weighted(s.head_dim), magnitude(s.head_dim);
+      double widest = 0;
+      for (size_t j = begin; j <= p; ++j) {
+        const double weight = std::exp(score[j] - max);
+        // exp turns the score's absolute error, and the rounding of score - max, into a relative one.
+        widest = std::max(widest, score_error[j]);
+        error += weight * (score_error[j] + kEps * std::abs(score[j] - max));
+        total += weight;
+        for (size_t i = 0; i < s.head_dim; ++i) {
+          const double value = cached(sequence.v[at(j) + i]);
+          weighted[i] += weight * value;
+          magnitude[i] = std::max(magnitude[i], std::abs(value));
+        }
+      }
+      for (size_t i = 0; i < s.head_dim; ++i) {
+        const double want = weighted[i] / total;
+        // Weights in numerator and denominator; the chains over the positions (products, sums, one rescaling per
+        // tile of 64); exp, inverse and the last product.
+        const double chain = 4 * static_cast<double>(p - begin + 1) + 4 * static_cast<double>(p / 64 + 1) + 20;
+        const double bound = magnitude[i] * (2 * error / total + 2 * widest + chain * kEps);
+        const double ratio = std::abs(got[(p * s.n_heads + head) * s.head_dim + i] - want) / bound;
+        if (!(ratio <= worst)) worst = ratio;  // NaN counts as worst
+        if (std::isnan(ratio)) return kNaN;
+      }
+    }
+  }
+  return worst;
+}
+
+bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+TEST_P(AttentionTest, TwoKeysShareByTheirSoftmax) {
+  Setting s{.n_heads = 1, .n_kv_heads = 1, .head_dim = 2, .tokens = 2};
+  Sequence sequence(s, 1);
+  // With scale 1 the scores of the second query are 0 and log 3: weights 1/4 and 3/4.
+  sequence.q = {5, 5, std::log(3.0f), 0};
+  sequence.k = {0, 7, 1, 9};
+  sequence.v = {8, 100, 4, 20};
+  sequence.Fill();
+  ThreadPool pool(1);
+  Attention attention(pool, 2);
+  std::vector<float> out(4);
+  attention.Run({.n_heads = 1, .scale = 1.0f, .window = 0}, {sequence.q.data(), 2, 2, 2}, sequence.kv(), 0,
+                {out.data(), 2, 2, 2});
+  EXPECT_EQ(out[0], 8.0f);  // the first token sees itself only
+  EXPECT_EQ(out[1], 100.0f);
+  EXPECT_NEAR(out[2], 5.0, 5.0 * 8 * kEps);
+  EXPECT_NEAR(out[3], 40.0, 40.0 * 8 * kEps);
+}
+
+TEST_P(AttentionTest, WindowOfTwoForgetsTheFirst) {
+  Setting s{.n_heads = 1, .n_kv_heads = 1, .head_dim = 1, .tokens = 4, .window = 2};
+  Sequence sequence(s, 1);
+  sequence.q = {0, 0, 0, 0};  // equal weights
+  sequence.v = {8, 16, 32, 64};
+  sequence.Fill();
+  EXPECT_EQ(sequence.Run(4, 1), (std::vector<float>{8, 12, 24, 48}));
+  EXPECT_EQ(sequence.Run(1, 1), (std::vector<float>{8, 12, 24, 48}));
+}
+
+TEST_P(AttentionTest, HeadsReadTheirGroupsKeyValueHead) {
+  Setting s{.n_heads = 6, .n_kv_heads = 2, .head_dim = 1, .tokens = 1};
+  Sequence sequence(s, 1);
+  sequence.v = {3, 5};
+  sequence.Fill();
+  EXPECT_EQ(sequence.Run(1, 1), (std::vector<float>{3, 3, 3, 5, 5, 5}));
+}
+
+TEST_P(AttentionTest, MatchesDoubleForEveryHeadDim) {
+  for (size_t head_dim = 1; head_dim <= 67; ++head_dim) {
+    Sequence sequence({.n_heads = 4, .n_kv_heads = 2, .head_dim = head_dim, .tokens = 11}, head_dim);
+    ASSERT_LE(WorstRatio(sequence, sequence.Run(11, 1)), 1.0) << head_dim;
+  }
+  for (const size_t head_dim : {80, 96, 128, 256}) {
+    Sequence sequence({.n_heads = 3, .n_kv_heads = 1, .head_dim = head_dim, .tokens = 70}, head_dim);
+    ASSERT_LE(WorstRatio(sequence, sequence.Run(70, 1)), 1.0) << head_dim;
+  }
+}
+
+TEST_P(AttentionTest, MatchesDoubleForManyShapes) {
+  const Setting settings[] = {
+      {.n_heads = 1, .n_kv_heads = 1, .head_dim = 8, .tokens = 300},
+      {.n_heads = 8, .n_kv_heads = 1, .head_dim = 16, .tokens = 130},
+      {.n_heads = 7, .n_kv_heads = 7, .head_dim = 40, .tokens = 65},
+      {.n_heads = 250, .n_kv_heads = 1, .head_dim = 4, .tokens = 3},
+      {.n_heads = 4, .n_kv_heads = 2, .head_dim = 8, .tokens = 600, .window = 64},
+      {.n_heads = 2, .n_kv_heads = 2, .head_dim = 8, .tokens = 600, .window = 257},
+      {.n_heads = 6, .n_kv_heads = 2, .head_dim = 8, .tokens = 200, .window = 1},
+  };
+  for (const Setting& s : settings) {
+    for (const double spread : {1.0, 20.0}) {  // flat and peaked softmax
+      Sequence sequence(s, 7, spread);
+      ASSERT_LE(WorstRatio(sequence, sequence.Run(s.tokens, 1)), 1.0) << s.n_heads << " heads, " << s.tokens;
+    }
+  }
+}
+
+TEST_P(AttentionTest, HalfCacheIsTheRoundedCache) {
+  for (const size_t head_dim : {5, 8, 17, 64}) {
+    Sequence sequence({.n_heads = 4, .n_kv_heads = 2, .head_dim = head_dim, .tokens = 90, .dtype = DType::kF16}, 3);
+    ASSERT_LE(WorstRatio(sequence, sequence.Run(90, 1)), 1.0) << head_dim;
+    const auto* const keys = reinterpret_cast<const uint16_t*>(sequence.key_cache.data());
+    for (size_t i = 0; i < head_dim; ++i) {
+      // position 2 of kv head 1
+      ASSERT_EQ(keys[(sequence.capacity + 2) * head_dim + i], F32ToF16(sequence.k[(2 * 2 + 1) * head_dim + i])) << i;
+    }
+  }
+}
+
+TEST_P(AttentionTest, StoreRoundsToNearestEven) {
+  // 1 + 2^-11 lies between 1 and 1 + 2^-10: to the even 1. 1 + 3 * 2^-11: to the even 1 + 2^-9. Then the largest
+  // half, overflow, subnormals and infinity.
+  std::vector<float> k{1 + 0x1p-11f, 1 + 0x3p-11f, 65504, 65520, 0x1p-24f, 0x1p-25f, -kInf, 0x3p-25f};
+  for (int i = 0; i < 4; ++i) k.insert(k.end(), k.begin(), k.begin() + 8);  // vectors and tails
+  k.resize(39);
+  const uint16_t want[] = {0x3c00, 0x3c02, 0x7bff, 0x7c00, 0x0001, 0x0000, 0xfc00, 0x0002};
+  std::vector<uint16_t> keys(39), values(39);
+  const KvView kv{.dtype = DType::kF16,
+                  .keys = reinterpret_cast<std::byte*>(keys.data()),
+                  .values = reinterpret_cast<std::byte*>(values.data()),
+                  .n_kv_heads = 1,
+                  .capacity = 1,
+                  .head_dim = 39};
+  kv.Store(0, k.data(), k.data());
+  for (size_t i = 0; i < 39; ++i) EXPECT_EQ(keys[i], want[i % 8]) << i;
+  EXPECT_EQ(keys, values);
+}
+
+TEST_P(AttentionTest, ChunksAndThreadsChangeNoBit) {
+  const Setting settings[] = {
+      {.n_heads = 8, .n_kv_heads = 2, .head_dim = 24, .tokens = 330},
+      {.n_heads = 3, .n_kv_heads = 3, .head_dim = 17, .tokens = 540},
+      {.n_heads = 8, .n_kv_heads = 1, .head_dim = 8, .tokens = 700, .window = 300},
+      {.n_heads = 4, .n_kv_heads = 2, .head_dim = 16, .tokens = 290, .dtype = DType::kF16},
+  };
+  for (const Setting& s : settings) {
+    Sequence sequence(s, 11, 3.0);
+    const std::vector<float> whole = sequence.Run(s.tokens, 1);
+    for (const size_t chunk : {1, 7, 64}) {
+      EXPECT_TRUE(SameBits(sequence.Run(chunk, 1), whole)) << s.n_heads << " heads, chunk " << chunk;
+    }
+    for (const size_t n_threads : {2, 4}) {
+      EXPECT_TRUE(SameBits(sequence.Run(s.tokens, n_threads), whole)) << n_threads << " threads";
+      EXPECT_TRUE(SameBits(sequence.Run(64, n_threads), whole)) << n_threads << " threads, chunk 64";
+    }
+    EXPECT_TRUE(SameBits(sequence.Run(1, 4), whole)) << s.n_heads << " heads, decode on 4 threads";
+  }
+}
+
+TEST_P(AttentionTest, DecodeFarIntoTheContextMergesManySplits) {
+  // More splits than partial results kept at once, for 1 kv head on 2 threads.
+  Setting s{.n_heads = 2, .n_kv_heads = 1, .head_dim = 8, .tokens = 3000};
+  Sequence sequence(s, 5);
+  const size_t cols = 16, last = s.tokens - 1;
+  std::vector<float> one(cols), two(cols), whole = sequence.Run(s.tokens, 1);
+  for (const size_t n_threads : {1, 2}) {
+    ThreadPool pool(n_threads);
+    Attention attention(pool, 8);
+    attention.Run(sequence.params(), {sequence.q.data() + last * cols, 1, cols, cols}, sequence.kv(), last,
+                  {n_threads == 1 ? one.data() : two.data(), 1, cols, cols});
+  }
+  whole.erase(whole.begin(), whole.end() - static_cast<ptrdiff_t>(cols));
+  EXPECT_TRUE(SameBits(one, whole));
+  EXPECT_TRUE(SameBits(two, whole));
+  double share = 0, sum = 0;  // spot check of dimension 3 of head 1 against double
+  for (size_t j = 0; j <= last; ++j) {
+    double score = 0;
+    for (size_t i = 0; i < 8; ++i) {
+      score += static_cast<double>(sequence.q[last * cols + 8 + i]) * static_cast<double>(sequence.k[j * 8 + i]);
+    }
+    const double weight = std::exp(score / std::sqrt(8.0));
+    share += weight;
+    sum += weight * static_cast<double>(sequence.v[j * 8 + 3]);
+  }
+  EXPECT_NEAR(one[8 + 3], sum / share, 1e-5);  // 3000 roundings of weights that average 1/3000: far below
+}
+
+TEST_P(AttentionTest, StridesOfQueriesAndOutputsAreKept) {
+  Setting s{.n_heads = 2, .n_kv_heads = 1, .head_dim = 3, .tokens = 5};
+  Sequence sequence(s, 9);
+  const std::vector<float> want = sequence.Run(5, 1);
+  std::vector<float> q(5 * 10, kNaN), out(5 * 9, -77.0f);
+  for (size_t t = 0; t < 5; ++t) std::copy_n(&sequence.q[t * 6], 6, &q[t * 10]);
+  ThreadPool pool(1);
+  Attention attention(pool, 8);  // room for more than head_dim
+  attention.Run(sequence.params(), {q.data(), 5, 6, 10}, sequence.kv(), 0, {out.data(), 5, 6, 9});
+  for (size_t t = 0; t < 5; ++t) {
+    for (size_t i = 0; i < 9; ++i) EXPECT_EQ(out[t * 9 + i], i < 6 ? want[t * 6 + i] : -77.0f) << t << " " << i;
+  }
+}
+
+TEST_P(AttentionTest, NothingToAttendIsNothingDone) {
+  Sequence sequence({.n_heads = 2, .n_kv_heads = 1, .head_dim = 3, .tokens = 1}, 9);
+  ThreadPool pool(2);
+  Attention attention(pool, 3);
+  float out = -77.0f;
+  attention.Run(sequence.params(), {sequence.q.data(), 0, 6, 6}, sequence.kv(), 1, {&out, 0, 6, 6});
+  EXPECT_EQ(out, -77.0f);
+}
+
+TEST_P(AttentionTest, NonFiniteInputsStayWhereTheyAre) {
+  // A NaN in one query, an infinite score in another; the rest as before.
+  Setting s{.n_heads = 2, .n_kv_heads = 1, .head_dim = 4, .tokens = 70};
+  Sequence sequence(s, 13);
+  const std::vector<float> before = sequence.Run(70, 1);
+  sequence.q[5 * 8 + 1] = kNaN;  // token 5, head 0
+  sequence.q[9 * 8 + 4] = kInf;  // token 9, head 1: scores +-inf
+  const std::vector<float> after = sequence.Run(70, 1);
+  for (size_t i = 0; i < after.size(); ++i) {
+    const size_t token = i / 8, head = i / 4 % 2;
+    if ((token == 5 && head == 0) || (token == 9 && head == 1)) {
+      EXPECT_TRUE(std::isnan(after[i])) << i;
+    } else {
+      EXPECT_EQ(after[i], before[i]) << i;
+    }
+  }
+}
+
+TEST_P(AttentionTest, ScoresOfMinusInfinityGiveZeros) {
+  Setting s{.n_heads = 1, .n_kv_heads = 1, .head_dim = 1, .tokens = 3};
+  Sequence sequence(s, 13);
+  sequence.q = {1, 1, 1};
+  sequence.k = {-kInf, -kInf, 0};
+  sequence.v = {4, 5, 6};
+  sequence.Fill();
+  EXPECT_EQ(sequence.Run(3, 1), (std::vector<float>{0, 0, 6}));
+}
+
+}  // namespace
+}  // namespace npumoe
