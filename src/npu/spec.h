@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// NpuSpec: what one machine's NPU and CPU can do, every number with its source or the word assumed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "npumoe/result.h"
+
+namespace npumoe {
+
+// Where a number comes from; `assumed` numbers are printed as such.
+struct Sourced {
+  double value = 0;
+  std::string_view source;  // "measured: ...", "published: ...", "derived: ...", "assumed: ..."
+};
+
+struct NpuSpec {
+  std::string_view name;   // "m2-max"
+  std::string_view title;  // "Apple M2 Max"
+  uint32_t n_dies = 1;     // programs in flight at once, one per die
+
+  // Time of one dispatch: floor + io / io_rate + max(flops / rate, weight bytes / stream rate).
+  Sourced dispatch_seconds;  // floor of one call through Core ML with surface-backed arrays
+  Sourced wake_seconds;      // added after the device was idle for longer than idle_seconds
+  Sourced idle_seconds;
+  Sourced flops_per_second;         // fp16, 1x1 convolutions
+  Sourced int8_speedup;             // of arithmetic with int8 weights and activations; 1 = none
+  Sourced weight_bytes_per_second;  // weight streaming, one die
+  Sourced io_bytes_per_second;      // inputs and outputs
+  Sourced large_operand_bytes;      // above this the compute term grows by large_operand_factor
+  Sourced large_operand_factor;
+  Sourced load_seconds;  // loading a compiled program, plus its bytes at weight_bytes_per_second
+
+  // Power while busy: watts = a + b * TFLOP/s + c * weight GB/s; 0 when idle.
+  Sourced watts_base, watts_per_tflops, watts_per_gbps;
+
+  // Limits that Compile enforces.
+  size_t max_axis = 0;  // width or height of a tensor
+  size_t max_channels = 0;
+  size_t max_matmul_axis = 0;
+  size_t max_program_weight_bytes = 0;  // baked weights of one program
+  size_t max_programs = 0;              // loaded in one process
+  size_t max_resident_bytes = 0;        // all loaded programs together
+  size_t last_axis_multiple = 0;        // rows are padded to this
+  bool streams_int8 = false;            // int8 weights stay int8 in memory (false: unfolded to fp16)
+
+  // The CPU beside it.
+  Sourced cpu_flops_per_second;   // effective, block-quantized GEMM with many rows
+  Sourced cpu_bytes_per_second;   // weight streaming with few rows
+  Sourced cpu_watts;              // package while busy
+  Sourced copy_bytes_per_second;  // pack and scatter
+};
+
+// "m1", "m2-max", "m2-ultra", "m3-max", "m4", "m4-max", "m5", "m5-pro".
+std::span<const NpuSpec> AllSpecs();
+
+// kNotFound lists the known names.
+Result<const NpuSpec*> FindSpec(std::string_view name);
+
+}  // namespace npumoe
