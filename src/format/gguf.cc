@@ -26,18 +26,42 @@ constexpr uint64_t kMinKeyValueBytes = 8 + 1 + 4 + 1;
 constexpr uint64_t kMinTensorBytes = 8 + 1 + 4 + 8 + 4 + 8;
 
 enum class ValueType : uint32_t {
-  kU8 = 0, kI8 = 1, kU16 = 2, kI16 = 3, kU32 = 4, kI32 = 5, kF32 = 6, kBool = 7, kString = 8, kArray = 9,
-  kU64 = 10, kI64 = 11, kF64 = 12,
+  kU8 = 0,
+  kI8 = 1,
+  kU16 = 2,
+  kI16 = 3,
+  kU32 = 4,
+  kI32 = 5,
+  kF32 = 6,
+  kBool = 7,
+  kString = 8,
+  kArray = 9,
+  kU64 = 10,
+  kI64 = 11,
+  kF64 = 12,
 };
 
 // The least bytes an element of an array takes; a string is at least its length word. 0: not an element type.
 uint64_t MinElementBytes(ValueType type) {
   switch (type) {
-    case ValueType::kU8: case ValueType::kI8: case ValueType::kBool: return 1;
-    case ValueType::kU16: case ValueType::kI16: return 2;
-    case ValueType::kU32: case ValueType::kI32: case ValueType::kF32: return 4;
-    case ValueType::kU64: case ValueType::kI64: case ValueType::kF64: case ValueType::kString: return 8;
-    case ValueType::kArray: break;
+    case ValueType::kU8:
+    case ValueType::kI8:
+    case ValueType::kBool:
+      return 1;
+    case ValueType::kU16:
+    case ValueType::kI16:
+      return 2;
+    case ValueType::kU32:
+    case ValueType::kI32:
+    case ValueType::kF32:
+      return 4;
+    case ValueType::kU64:
+    case ValueType::kI64:
+    case ValueType::kF64:
+    case ValueType::kString:
+      return 8;
+    case ValueType::kArray:
+      break;
   }
   return 0;
 }
@@ -45,23 +69,40 @@ uint64_t MinElementBytes(ValueType type) {
 // Tensor types of GGUF that have a name but no kernels here, for a better message than a number.
 std::string_view ForeignTensorType(uint32_t type) {
   switch (type) {
-    case 9: return " (Q8_1)";
-    case 15: return " (Q8_K)";
-    case 16: return " (IQ2_XXS)";
-    case 17: return " (IQ2_XS)";
-    case 18: return " (IQ3_XXS)";
-    case 19: return " (IQ1_S)";
-    case 21: return " (IQ3_S)";
-    case 22: return " (IQ2_S)";
-    case 24: return " (I8)";
-    case 25: return " (I16)";
-    case 26: return " (I32)";
-    case 27: return " (I64)";
-    case 28: return " (F64)";
-    case 29: return " (IQ1_M)";
-    case 34: return " (TQ1_0)";
-    case 35: return " (TQ2_0)";
-    default: return "";
+    case 9:
+      return " (Q8_1)";
+    case 15:
+      return " (Q8_K)";
+    case 16:
+      return " (IQ2_XXS)";
+    case 17:
+      return " (IQ2_XS)";
+    case 18:
+      return " (IQ3_XXS)";
+    case 19:
+      return " (IQ1_S)";
+    case 21:
+      return " (IQ3_S)";
+    case 22:
+      return " (IQ2_S)";
+    case 24:
+      return " (I8)";
+    case 25:
+      return " (I16)";
+    case 26:
+      return " (I32)";
+    case 27:
+      return " (I64)";
+    case 28:
+      return " (F64)";
+    case 29:
+      return " (IQ1_M)";
+    case 34:
+      return " (TQ1_0)";
+    case 35:
+      return " (TQ2_0)";
+    default:
+      return "";
   }
 }
 
@@ -233,19 +274,32 @@ Result<GgufArray> Parser::ReadArray(const std::string& key) {
                    min_bytes, left());
   }
   switch (type) {
-    case ValueType::kU8: return ReadNumbers<uint8_t, uint64_t>(count);
-    case ValueType::kI8: return ReadNumbers<int8_t, int64_t>(count);
-    case ValueType::kU16: return ReadNumbers<uint16_t, uint64_t>(count);
-    case ValueType::kI16: return ReadNumbers<int16_t, int64_t>(count);
-    case ValueType::kU32: return ReadNumbers<uint32_t, uint64_t>(count);
-    case ValueType::kI32: return ReadNumbers<int32_t, int64_t>(count);
-    case ValueType::kF32: return ReadNumbers<float, double>(count);
-    case ValueType::kU64: return ReadNumbers<uint64_t, uint64_t>(count);
-    case ValueType::kI64: return ReadNumbers<int64_t, int64_t>(count);
-    case ValueType::kF64: return ReadNumbers<double, double>(count);
-    case ValueType::kBool: return ReadBools(count, key);
-    case ValueType::kString: return ReadStrings(count, key);
-    case ValueType::kArray: break;
+    case ValueType::kU8:
+      return ReadNumbers<uint8_t, uint64_t>(count);
+    case ValueType::kI8:
+      return ReadNumbers<int8_t, int64_t>(count);
+    case ValueType::kU16:
+      return ReadNumbers<uint16_t, uint64_t>(count);
+    case ValueType::kI16:
+      return ReadNumbers<int16_t, int64_t>(count);
+    case ValueType::kU32:
+      return ReadNumbers<uint32_t, uint64_t>(count);
+    case ValueType::kI32:
+      return ReadNumbers<int32_t, int64_t>(count);
+    case ValueType::kF32:
+      return ReadNumbers<float, double>(count);
+    case ValueType::kU64:
+      return ReadNumbers<uint64_t, uint64_t>(count);
+    case ValueType::kI64:
+      return ReadNumbers<int64_t, int64_t>(count);
+    case ValueType::kF64:
+      return ReadNumbers<double, double>(count);
+    case ValueType::kBool:
+      return ReadBools(count, key);
+    case ValueType::kString:
+      return ReadStrings(count, key);
+    case ValueType::kArray:
+      break;
   }
   NM_CHECK(false);
   return GgufArray{};
@@ -253,16 +307,26 @@ Result<GgufArray> Parser::ReadArray(const std::string& key) {
 
 Result<GgufValue> Parser::ReadValue(ValueType type, const std::string& key) {
   switch (type) {
-    case ValueType::kU8: return ReadNumber<uint8_t, uint64_t>(key);
-    case ValueType::kI8: return ReadNumber<int8_t, int64_t>(key);
-    case ValueType::kU16: return ReadNumber<uint16_t, uint64_t>(key);
-    case ValueType::kI16: return ReadNumber<int16_t, int64_t>(key);
-    case ValueType::kU32: return ReadNumber<uint32_t, uint64_t>(key);
-    case ValueType::kI32: return ReadNumber<int32_t, int64_t>(key);
-    case ValueType::kF32: return ReadNumber<float, double>(key);
-    case ValueType::kU64: return ReadNumber<uint64_t, uint64_t>(key);
-    case ValueType::kI64: return ReadNumber<int64_t, int64_t>(key);
-    case ValueType::kF64: return ReadNumber<double, double>(key);
+    case ValueType::kU8:
+      return ReadNumber<uint8_t, uint64_t>(key);
+    case ValueType::kI8:
+      return ReadNumber<int8_t, int64_t>(key);
+    case ValueType::kU16:
+      return ReadNumber<uint16_t, uint64_t>(key);
+    case ValueType::kI16:
+      return ReadNumber<int16_t, int64_t>(key);
+    case ValueType::kU32:
+      return ReadNumber<uint32_t, uint64_t>(key);
+    case ValueType::kI32:
+      return ReadNumber<int32_t, int64_t>(key);
+    case ValueType::kF32:
+      return ReadNumber<float, double>(key);
+    case ValueType::kU64:
+      return ReadNumber<uint64_t, uint64_t>(key);
+    case ValueType::kI64:
+      return ReadNumber<int64_t, int64_t>(key);
+    case ValueType::kF64:
+      return ReadNumber<double, double>(key);
     case ValueType::kBool: {
       NM_TRY_VAR(const auto value, Read<uint8_t>("the value of key '" + Printable(key) + "'"));
       if (value > 1) return Corrupt("key '{}': bool is {}, wanted 0 or 1", Printable(key), value);

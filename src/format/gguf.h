@@ -63,7 +63,6 @@ class GgufFile {
 
  private:
   Status AddPart(MappedFile file, GgufContents contents);
-  Result<TensorView> Realigned(const TensorView& view);
   Result<const GgufValue*> Need(std::string_view key) const;
   Error WrongType(std::string_view key, const GgufValue& value, std::string_view wanted) const;
 

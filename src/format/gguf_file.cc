@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // GgufFile: opening, merging split files, typed getters.
 #include <cmath>
-#include <cstring>
 #include <utility>
 
 #include "base/check.h"
 #include "format/gguf.h"
 #include "format/printable.h"
+#include "format/realign.h"
 
 namespace npumoe {
 namespace {
@@ -16,8 +16,8 @@ constexpr size_t kSplitDigits = 5;
 constexpr size_t kSplitSuffixBytes = 1 + kSplitDigits + 4 + kSplitDigits + 5;
 
 struct SplitName {
-  std::string stem;      // everything before the suffix, folder included
-  uint64_t number = 0;   // 1-based
+  std::string stem;     // everything before the suffix, folder included
+  uint64_t number = 0;  // 1-based
   uint64_t n_splits = 0;
 };
 
@@ -165,7 +165,7 @@ Result<GgufFile> GgufFile::Open(const std::string& path) {
 
 Status GgufFile::AddPart(MappedFile file, GgufContents contents) {
   for (auto& [tensor_name, view] : contents.tensors) {
-    NM_TRY_VAR(TensorView aligned, Realigned(view));
+    NM_TRY_VAR(TensorView aligned, Realigned(view, copies_));
     if (!tensors_.emplace(tensor_name, aligned).second) {
       return MakeError(Code::kCorruptFile, "{}: tensor '{}' is also in an earlier part", Where(file.path()),
                        Printable(tensor_name));
@@ -177,16 +177,6 @@ Status GgufFile::AddPart(MappedFile file, GgufContents contents) {
   }
   files_.push_back(std::move(file));
   return Ok{};
-}
-
-// Kernels load f32 and 16-bit words in place; a file with general.alignment below 4 may not allow it.
-Result<TensorView> GgufFile::Realigned(const TensorView& view) {
-  const size_t wanted = view.dtype == DType::kF32 ? 4 : 2;
-  if (reinterpret_cast<uintptr_t>(view.data) % wanted == 0) return view;
-  NM_TRY_VAR(Tensor copy, Tensor::Make(view.dtype, view.shape));
-  std::memcpy(copy.data(), view.data, copy.size_bytes());
-  copies_.push_back(std::move(copy));
-  return copies_.back().view();
 }
 
 size_t GgufFile::size_bytes() const {

@@ -13,9 +13,9 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "GGUF files are written as little endian");
 
-constexpr uint64_t kAlignment = 32;            // what a file without general.alignment has
-constexpr size_t kMaxKeyBytes = 65535;         // GGUF specification
-constexpr size_t kMaxTensorNameBytes = 63;     // llama.cpp wants one byte less than the specification's 64
+constexpr uint64_t kAlignment = 32;         // what a file without general.alignment has
+constexpr size_t kMaxKeyBytes = 65535;      // GGUF specification
+constexpr size_t kMaxTensorNameBytes = 63;  // llama.cpp wants one byte less than the specification's 64
 constexpr uint32_t kTypeU16 = 2, kTypeU32 = 4, kTypeI32 = 5, kTypeF32 = 6, kTypeBool = 7, kTypeString = 8,
                    kTypeArray = 9;
 

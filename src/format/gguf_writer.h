@@ -20,8 +20,8 @@ namespace npumoe {
 // calls give the same bytes. Keys must be unique and not empty (NM_CHECK).
 class GgufWriter {
  public:
-  void SetUint(std::string_view key, uint32_t value);   // GGUF u32
-  void SetFloat(std::string_view key, float value);     // GGUF f32
+  void SetUint(std::string_view key, uint32_t value);  // GGUF u32
+  void SetFloat(std::string_view key, float value);    // GGUF f32
   void SetBool(std::string_view key, bool value);
   void SetString(std::string_view key, std::string_view value);
   void SetStrings(std::string_view key, std::span<const std::string> values);
@@ -54,13 +54,13 @@ class GgufWriter {
   std::string path_;
   std::optional<Error> first_error_;
   std::set<std::string, std::less<>> keys_, names_;
-  std::string metadata_;  // encoded key-value records
+  std::string metadata_;     // encoded key-value records
   uint64_t data_bytes_ = 0;  // padded size of the tensors declared so far
   uint64_t n_metadata_ = 0;
   std::vector<TensorRecord> tensors_;
   std::optional<AtomicFile> file_;
-  size_t current_ = 0;         // tensor being written
-  uint64_t written_bytes_ = 0; // of the current tensor
+  size_t current_ = 0;          // tensor being written
+  uint64_t written_bytes_ = 0;  // of the current tensor
 };
 
 }  // namespace npumoe

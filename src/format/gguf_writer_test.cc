@@ -39,12 +39,12 @@ TEST(GgufWriter, WritesTheBytesOfTheSpecification) {
   ASSERT_TRUE(writer.Finish().ok());
 
   std::string wanted("GGUF\x03\0\0\0", 8);
-  wanted += std::string("\1\0\0\0\0\0\0\0", 8) + std::string("\1\0\0\0\0\0\0\0", 8);    // tensors, metadata
-  wanted += std::string("\1\0\0\0\0\0\0\0a", 9) + std::string("\4\0\0\0\7\0\0\0", 8);   // a: u32 7
-  wanted += std::string("\1\0\0\0\0\0\0\0t", 9) + std::string("\2\0\0\0", 4);           // t: two dimensions
-  wanted += std::string("\3\0\0\0\0\0\0\0\2\0\0\0\0\0\0\0", 16);                        // innermost first
-  wanted += std::string("\0\0\0\0", 4) + std::string(8, '\0');                          // F32 at offset 0
-  wanted.resize(96, '\0');                                                              // header of 82 bytes, padded
+  wanted += std::string("\1\0\0\0\0\0\0\0", 8) + std::string("\1\0\0\0\0\0\0\0", 8);   // tensors, metadata
+  wanted += std::string("\1\0\0\0\0\0\0\0a", 9) + std::string("\4\0\0\0\7\0\0\0", 8);  // a: u32 7
+  wanted += std::string("\1\0\0\0\0\0\0\0t", 9) + std::string("\2\0\0\0", 4);          // t: two dimensions
+  wanted += std::string("\3\0\0\0\0\0\0\0\2\0\0\0\0\0\0\0", 16);                       // innermost first
+  wanted += std::string("\0\0\0\0", 4) + std::string(8, '\0');                         // F32 at offset 0
+  wanted.resize(96, '\0');                                                             // header of 82 bytes, padded
   wanted.append(reinterpret_cast<const char*>(values), sizeof(values));
   wanted.resize(128, '\0');
   EXPECT_EQ(ReadFile(path).value(), wanted);
@@ -66,7 +66,7 @@ TEST(GgufWriter, EveryValueAndDtypeComesBackThroughTheReader) {
   writer.SetStrings("none", {});
   for (size_t i = 0; i < kDTypeCount; ++i) {
     const auto dtype = static_cast<DType>(i);
-    writer.AddTensor("t" + std::to_string(i), dtype, Shape::Of(1, 3, Info(dtype).block_elems * 2));
+    writer.AddTensor(fmt::format("t{}", i), dtype, Shape::Of(1, 3, Info(dtype).block_elems * 2));
   }
   ASSERT_TRUE(writer.Begin(path).ok());
   for (size_t i = 0; i < kDTypeCount; ++i) {
@@ -94,7 +94,7 @@ TEST(GgufWriter, EveryValueAndDtypeComesBackThroughTheReader) {
   ASSERT_EQ(file->tensors().size(), kDTypeCount);
   for (size_t i = 0; i < kDTypeCount; ++i) {
     const auto dtype = static_cast<DType>(i);
-    const TensorView* const view = file->FindTensor("t" + std::to_string(i));
+    const TensorView* const view = file->FindTensor(fmt::format("t{}", i));
     ASSERT_NE(view, nullptr);
     EXPECT_EQ(view->dtype, dtype);
     EXPECT_EQ(view->shape, Shape::Of(1, 3, Info(dtype).block_elems * 2));

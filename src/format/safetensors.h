@@ -15,14 +15,16 @@
 namespace npumoe {
 
 struct SafetensorsContents {
-  std::map<std::string, TensorView, std::less<>> tensors;  // borrowed from the bytes
+  // Borrowed from the bytes; the format does not align the data to its elements. A zero extent is allowed.
+  std::map<std::string, TensorView, std::less<>> tensors;
   std::map<std::string, std::string, std::less<>> metadata;
 };
 
 // Tensors of other dtypes are an error that names tensor and dtype, after their offsets were checked. Rank <= 4.
 Result<SafetensorsContents> ParseSafetensors(std::span<const std::byte> bytes, std::string_view name);
 
-// Immutable after construction.
+// Immutable after construction; views live as long as the folder (moves keep them valid). Tensor data is aligned for
+// its elements; a tensor that is not so in its file is copied.
 class SafetensorsFolder {
  public:
   // Reads `folder/model.safetensors.index.json` and its shards, or `folder/model.safetensors`. A tensor of the
@@ -34,7 +36,10 @@ class SafetensorsFolder {
   size_t size_bytes() const;
 
  private:
+  Status AddFile(const std::string& path, std::span<const std::string> wanted);
+
   std::vector<MappedFile> files_;
+  std::vector<Tensor> copies_;  // of tensors whose data is not aligned in the file
   std::map<std::string, TensorView, std::less<>> tensors_;
 };
 
@@ -44,6 +49,8 @@ struct NamedTensor {
   TensorView tensor;
 };
 
+// Writes through a temporary file and a rename. The same tensors in any order give the same bytes; names must be
+// unique UTF-8.
 Status WriteSafetensors(const std::string& path, std::span<const NamedTensor> tensors);
 
 }  // namespace npumoe
