@@ -49,23 +49,24 @@ struct ModelConfig {
 
   // Rope.
   double rope_theta = 0;
-  uint32_t rope_dim = 0;           // rotated values per head
-  bool rope_interleaved = false;   // of the weights as stored
-  std::vector<float> rope_short_factors, rope_long_factors;  // [rope_dim / 2] or empty (LongRoPE); Llama-3 "rope_freqs" are stored in both
-  float rope_short_scale = 1.0f, rope_long_scale = 1.0f;     // mscale
-  uint32_t rope_original_context = 0;                        // long factors above this length; 0 = never
+  uint32_t rope_dim = 0;          // rotated values per head
+  bool rope_interleaved = false;  // of the weights as stored
+  std::vector<float> rope_short_factors,
+      rope_long_factors;  // [rope_dim / 2] or empty (LongRoPE); Llama-3 "rope_freqs" are stored in both
+  float rope_short_scale = 1.0f, rope_long_scale = 1.0f;  // mscale
+  uint32_t rope_original_context = 0;                     // long factors above this length; 0 = never
 
   // Mixture of experts; n_experts == 0 means a dense model.
   uint32_t n_experts = 0, top_k = 0, expert_dim = 0;
-  uint32_t shared_expert_dim = 0;     // 0 = no shared expert
-  bool shared_expert_gate = false;    // sigmoid gate on the shared expert
+  uint32_t shared_expert_dim = 0;   // 0 = no shared expert
+  bool shared_expert_gate = false;  // sigmoid gate on the shared expert
   RouterRule router = RouterRule::kSoftmaxTopK;
   bool renormalize_top_k = false;
-  float router_jitter = 0.0f;         // kSparseMixer
-  std::vector<bool> dense_layer;      // [n_layers] true where a MoE model has a dense FFN
+  float router_jitter = 0.0f;     // kSparseMixer
+  std::vector<bool> dense_layer;  // [n_layers] true where a MoE model has a dense FFN
 
-  std::vector<int32_t> eos_ids;             // every end-of-generation id that config files name
-  std::vector<std::string> warnings;        // choices made because the file is silent
+  std::vector<int32_t> eos_ids;       // every end-of-generation id that config files name
+  std::vector<std::string> warnings;  // choices made because the file is silent
 
   bool IsMoeLayer(uint32_t layer) const { return n_experts > 0 && !dense_layer[layer]; }
 };

@@ -16,14 +16,14 @@ namespace npumoe {
 enum class CheckpointFormat { kGguf, kHuggingFace };
 
 struct RandomModelSpec {
-  ModelConfig config;                 // family, shape; Validate must accept it
-  DType matrix_dtype = DType::kF32;   // every matrix whose rows are whole blocks
+  ModelConfig config;                // family, shape; Validate must accept it
+  DType matrix_dtype = DType::kF32;  // every matrix whose rows are whole blocks
   // Rows that are not whole blocks of matrix_dtype take Q8_0 if they can, else F16 (as llama-quantize falls back).
   uint64_t seed = 1;
-  double zipf = 0.35;                 // router skew: bias of expert of rank r falls as -zipf * ln(r)... 0 = even
+  double zipf = 0.35;  // router skew: bias of expert of rank r falls as -zipf * ln(r)... 0 = even
   CheckpointFormat format = CheckpointFormat::kGguf;
-  bool merged_experts = true;         // GGUF: ffn_gate_exps; false: one tensor per expert
-  uint32_t n_splits = 1;              // GGUF split files / safetensors shards
+  bool merged_experts = true;  // GGUF: ffn_gate_exps; false: one tensor per expert
+  uint32_t n_splits = 1;       // GGUF split files / safetensors shards
 };
 
 // Names for RandomModelSpec: "qwen3-30b-a3b", "phi-3.5-moe", "phi-tiny-moe", and "tiny-<family>" per family.

@@ -16,26 +16,26 @@ namespace npumoe {
 // routers are kF32 (converted once at load: they are small); matrices keep the file's dtype, [out, in].
 struct LayerWeights {
   TensorView attn_norm, attn_norm_bias;  // [dim]
-  TensorView wq, wk, wv, wo;             // [n_heads*head_dim, dim], [n_kv_heads*head_dim, dim] x2, [dim, n_heads*head_dim]
-  TensorView bq, bk, bv, bo;             // biases, kF32
-  TensorView q_norm, k_norm;             // [head_dim] or full width
-  TensorView ffn_norm, ffn_norm_bias;    // [dim]
+  TensorView wq, wk, wv, wo;  // [n_heads*head_dim, dim], [n_kv_heads*head_dim, dim] x2, [dim, n_heads*head_dim]
+  TensorView bq, bk, bv, bo;  // biases, kF32
+  TensorView q_norm, k_norm;  // [head_dim] or full width
+  TensorView ffn_norm, ffn_norm_bias;  // [dim]
 
   // Dense FFN, or empty.
-  TensorView w_gate, w_up, w_down;       // [ffn_dim, dim] x2, [dim, ffn_dim]
+  TensorView w_gate, w_up, w_down;  // [ffn_dim, dim] x2, [dim, ffn_dim]
 
   // MoE, or empty. One view per expert: merged and per-expert files look the same from here.
-  TensorView router;                                    // kF32 [n_experts, dim]
-  TensorView router_bias;                               // kF32 [n_experts] or empty
+  TensorView router;                                            // kF32 [n_experts, dim]
+  TensorView router_bias;                                       // kF32 [n_experts] or empty
   std::vector<TensorView> expert_gate, expert_up, expert_down;  // [expert_dim, dim] x2, [dim, expert_dim]
-  TensorView shared_gate, shared_up, shared_down;       // shared expert, or empty
-  TensorView shared_expert_gate;                        // kF32 [1, dim], sigmoid gate, or empty
+  TensorView shared_gate, shared_up, shared_down;               // shared expert, or empty
+  TensorView shared_expert_gate;                                // kF32 [1, dim], sigmoid gate, or empty
 };
 
 struct ModelWeights {
-  TensorView embedding;               // [vocab_size, dim]
-  TensorView output;                  // [vocab_size, dim]; equals embedding when tied
-  TensorView output_bias;             // kF32 [vocab_size] or empty (PhiMoE has one)
+  TensorView embedding;    // [vocab_size, dim]
+  TensorView output;       // [vocab_size, dim]; equals embedding when tied
+  TensorView output_bias;  // kF32 [vocab_size] or empty (PhiMoE has one)
   TensorView output_norm, output_norm_bias;
   std::vector<LayerWeights> layers;
 };
@@ -60,11 +60,11 @@ class Model {
 
   const ModelConfig& config() const;
   const ModelWeights& weights() const;
-  const GgufFile* gguf() const;          // nullptr for a Hugging Face folder
+  const GgufFile* gguf() const;  // nullptr for a Hugging Face folder
   const std::string& path() const;
   std::vector<TensorListing> Tensors() const;  // in name order
-  size_t mapped_bytes() const;           // file bytes mapped
-  size_t converted_bytes() const;        // small tensors converted to f32 at load
+  size_t mapped_bytes() const;                 // file bytes mapped
+  size_t converted_bytes() const;              // small tensors converted to f32 at load
 
  private:
   struct Impl;
