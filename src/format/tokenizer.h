@@ -3,17 +3,21 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "format/gguf.h"
 #include "npumoe/result.h"
 
 namespace npumoe {
 
-class GgufFile;
+// The key-value part of a GGUF file.
+using GgufMetadata = std::map<std::string, GgufValue, std::less<>>;
 
 struct TokenizeOptions {
   bool add_special = false;    // add BOS (and EOS) where the model says so
@@ -32,6 +36,9 @@ class Tokenizer {
   // `pre_override` replaces tokenizer.ggml.pre (empty: use the file's). A missing pre falls back to the documented
   // default, with a line in warnings(); an unknown one is an error that lists the known names.
   static Result<Tokenizer> FromGguf(const GgufFile& file, std::string_view pre_override = {});
+  // The same from metadata alone, borrowed during the call; `name` is the subject of messages.
+  static Result<Tokenizer> FromMetadata(const GgufMetadata& metadata, std::string_view name,
+                                        std::string_view pre_override = {});
   // `tokenizer_json` and the optional `tokenizer_config_json`, `generation_config_json` are the files' contents
   // (empty = absent). Errors name `name`.
   static Result<Tokenizer> FromHuggingFace(std::string_view tokenizer_json, std::string_view tokenizer_config_json,

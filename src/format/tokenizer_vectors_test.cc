@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// The published test vectors of real vocabularies: texts and their ids.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/files.h"
+#include "format/tokenizer.h"
+
+namespace npumoe {
+namespace {
+
+struct Vectors {
+  const char* vocabulary;
+  const char* vectors;  // file name without .inp and .out
+  const char* pre;      // override, "" = the file's
+  size_t n_texts;
+};
+
+std::string Folder() { return NM_SOURCE_DIR "/../shared/data/vocab/"; }
+
+// Texts are joined by a line of their own.
+std::vector<std::string> SplitTexts(const std::string& all) {
+  const std::string mark = "\n__ggml_vocab_test__\n";
+  std::vector<std::string> texts;
+  size_t pos = 0;
+  while (true) {
+    const size_t end = all.find(mark, pos);
+    if (end == std::string::npos) return texts;  // what follows the last mark is no text
+    texts.push_back(all.substr(pos, end - pos));
+    pos = end + mark.size();
+  }
+}
+
+std::vector<std::vector<int32_t>> ParseIds(const std::string& all) {
+  std::vector<std::vector<int32_t>> lines(1);
+  int32_t id = -1;
+  const auto finish = [&] {
+    if (id >= 0) lines.back().push_back(id);
+    id = -1;
+  };
+  for (const char c : all) {
+    if (c >= '0' && c <= '9') {
+      id = (id < 0 ? 0 : id * 10) + (c - '0');
+      continue;
+    }
+    finish();
+    if (c == '\n') lines.emplace_back();
+  }
+  finish();
+  if (lines.back().empty()) lines.pop_back();
+  return lines;
+}
+
+class TokenizerVectors : public testing::TestWithParam<Vectors> {};
+
+TEST_P(TokenizerVectors, GiveThePublishedIds) {
+  const std::string vocabulary = Folder() + GetParam().vocabulary;
+  if (!std::filesystem::exists(vocabulary)) GTEST_SKIP() << vocabulary << " is not there";
+  auto file = GgufFile::Open(vocabulary);
+  ASSERT_TRUE(file.ok()) << file.error().message;
+  auto tokenizer = Tokenizer::FromGguf(*file, GetParam().pre);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message;
+  const auto inputs = ReadFile(Folder() + GetParam().vectors + ".inp");
+  const auto outputs = ReadFile(Folder() + GetParam().vectors + ".out");
+  ASSERT_TRUE(inputs.ok() && outputs.ok());
+  const auto texts = SplitTexts(*inputs);
+  const auto ids = ParseIds(*outputs);
+  ASSERT_EQ(texts.size(), GetParam().n_texts);
+  ASSERT_EQ(ids.size(), texts.size());
+  for (size_t i = 0; i < texts.size(); ++i) {
+    EXPECT_EQ(tokenizer->Encode(texts[i], {}), ids[i]) << "text " << i << ": " << texts[i];
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Files, TokenizerVectors,
+                         testing::Values(Vectors{"ggml-vocab-gpt-2.gguf", "ggml-vocab-gpt-2.gguf", "", 46},
+                                         Vectors{"qwen3-vocab.gguf", "ggml-vocab-qwen2.gguf", "", 46},
+                                         Vectors{"qwen3-vocab.gguf", "ggml-vocab-qwen35.gguf", "qwen35", 50},
+                                         Vectors{"ggml-vocab-llama-spm.gguf", "ggml-vocab-llama-spm.gguf", "", 46},
+                                         Vectors{"ggml-vocab-phi-3.gguf", "ggml-vocab-phi-3.gguf", "", 46}),
+                         [](const auto& parameters) {
+                           std::string name = parameters.param.vectors;
+                           for (char& c : name) {
+                             if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
+                           }
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace npumoe
