@@ -90,7 +90,8 @@ Result<std::string> ReadAll(const std::string& path, size_t limit_bytes) {
       status = Interrupted() ? Error{Code::kCancelled, "interrupted"}
                              : Error{Code::kIo, fmt::format("{}: {}", shown, std::strerror(errno))};
     } else if (text.size() + static_cast<size_t>(n) > limit_bytes) {
-      status = Error{Code::kInvalidArgument, fmt::format("{}: more than {}, the limit", shown, FormatBytes(limit_bytes))};
+      status =
+          Error{Code::kInvalidArgument, fmt::format("{}: more than {}, the limit", shown, FormatBytes(limit_bytes))};
     } else {
       text.append(block, static_cast<size_t>(n));
     }
@@ -149,8 +150,6 @@ InterruptsHeld::~InterruptsHeld() {
   pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
 }
 
-double Now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 }  // namespace npumoe

@@ -53,7 +53,8 @@ class LineReader {
   bool at_end_ = false;
 };
 
-// From here on the first Ctrl-C sets a flag that loops look at, and a second one before ClearInterrupt ends the process.
+// From here on the first Ctrl-C sets a flag that loops look at, and a second one before ClearInterrupt ends the
+// process.
 void CatchInterrupts();
 bool Interrupted();
 void ClearInterrupt();

@@ -19,12 +19,13 @@ struct Alias {
   std::string_view spelled, meant;
 };
 constexpr Alias kAliases[] = {
-    {"-ub", "--ubatch-size"},   {"-ctk", "--cache-type-k"},  {"-ctv", "--cache-type-v"}, {"-sys", "--system-prompt"},
-    {"-pg", "--prompt-gen"},    {"-pre", "--tokenizer-pre"}, {"-st", "--single-turn"},
+    {"-ub", "--ubatch-size"}, {"-ctk", "--cache-type-k"},  {"-ctv", "--cache-type-v"}, {"-sys", "--system-prompt"},
+    {"-pg", "--prompt-gen"},  {"-pre", "--tokenizer-pre"}, {"-st", "--single-turn"},
 };
 
 // The argument after one of these is text whatever it looks like.
-constexpr std::string_view kTextFlags[] = {"-p", "--prompt", "-sys", "--system-prompt", "-f", "--file", "-m", "--model"};
+constexpr std::string_view kTextFlags[] = {"-p", "--prompt", "-sys", "--system-prompt",
+                                           "-f", "--file",   "-m",   "--model"};
 
 enum class Verdict { kIgnored, kRefused };
 enum class Takes { kNothing, kValue, kMaybeOnOff };
@@ -167,6 +168,21 @@ void BindEnvironment(CLI::Option* option, const std::string& name) {
   }
 }
 
+Result<Engine> OpenEngine(const std::string& path, const EngineOptions& options) {
+  const InterruptsHeld held;
+  return Engine::Open(path, options);
+}
+
+Status CheckChatFormat(std::string_view name) {
+  std::string known;
+  for (const std::string_view format : Engine::ChatFormats()) {
+    if (name.empty() || format == name) return Ok{};
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", format);
+  }
+  return Error{Code::kInvalidArgument,
+               fmt::format("--chat-template: unknown format '{}', wanted one of: {}", OneLine(name), known)};
+}
+
 Result<KvType> ParseKvType(const std::string& type_k, const std::string& type_v) {
   if (type_k != type_v) {
     return Error{Code::kInvalidArgument, fmt::format("-ctk {} and -ctv {}: keys and values must have one type",
@@ -187,29 +203,33 @@ Result<uint32_t> ParseThreads(int64_t n_threads) {
 
 void EngineFlags::AddTo(CLI::App& app) {
   const std::string group = "Model";
-  auto* model = app.add_option("-m,--model,model", model_, "GGUF file (any part of a split one) or Hugging Face folder");
+  auto* model =
+      app.add_option("-m,--model,model", model_, "GGUF file (any part of a split one) or Hugging Face folder");
   model->take_last()->required()->group(group);
   BindEnvironment(model, "MODEL");
-  auto* context = app.add_option("-c,--ctx-size", context_tokens_, "context in tokens; 0 = what the model was trained with");
+  auto* context =
+      app.add_option("-c,--ctx-size", context_tokens_, "context in tokens; 0 = what the model was trained with");
   context->take_last()->group(group);
   BindEnvironment(context, "CTX_SIZE");
   auto* batch = app.add_option("-b,--batch-size", batch_, "see -ub: the chunk is the smaller of the two");
-  batch->take_last()->check(CLI::Range(1u, 1u << 20))->group(group);
+  batch->take_last()->check(CLI::Range(1u, kMaxChunkTokens))->group(group);
   BindEnvironment(batch, "BATCH");
   auto* ubatch = app.add_option("--ubatch-size", ubatch_,
                                 "-ub: chunk length, prompt tokens computed together; changes speed, not results");
-  ubatch->take_last()->check(CLI::Range(1u, 1u << 20))->group(group);
+  ubatch->take_last()->check(CLI::Range(1u, kMaxChunkTokens))->group(group);
   BindEnvironment(ubatch, "UBATCH");
   auto* threads = app.add_option("-t,--threads", n_threads_, "threads; -1 = all cores");
   threads->take_last()->group(group);
   BindEnvironment(threads, "THREADS");
-  auto* type_k = app.add_option("--cache-type-k", type_k_, "-ctk: type of the KV cache, f16 or f32; give -ctv the same");
+  auto* type_k =
+      app.add_option("--cache-type-k", type_k_, "-ctk: type of the KV cache, f16 or f32; give -ctv the same");
   type_k->take_last()->group(group);
   BindEnvironment(type_k, "CACHE_TYPE_K");
   auto* type_v = app.add_option("--cache-type-v", type_v_, "-ctv: see -ctk");
   type_v->take_last()->group(group);
   BindEnvironment(type_v, "CACHE_TYPE_V");
-  app.add_option("--tokenizer-pre", tokenizer_pre_, "split rules of the tokenizer where the file's name for them is unknown")
+  app.add_option("--tokenizer-pre", tokenizer_pre_,
+                 "split rules of the tokenizer where the file's name for them is unknown")
       ->take_last()
       ->group(group);
   app.add_flag("--phimoe-llama-cpp", phimoe_llama_cpp_,

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "npumoe/engine.h"
@@ -15,8 +16,8 @@ namespace npumoe {
 using Args = std::vector<std::string>;
 
 // Runs `app` over `args`. Returns an exit code when the command must end here: 0 after --help, 2 after saying in one
-// line what is wrong. Flags of llama.cpp that this build need not obey (-ngl, -fa, ...) are dropped with a note; ones it
-// cannot obey (--grammar, ...) are errors that say so.
+// line what is wrong. Flags of llama.cpp that this build need not obey (-ngl, -fa, ...) are dropped with a note; ones
+// it cannot obey (--grammar, ...) are errors that say so.
 std::optional<int> ParseFlags(CLI::App& app, Args args);
 
 // -m/-c/-b/-ub/-t/-ctk/-ctv and what belongs to them. `Options` after parsing only.
@@ -45,11 +46,17 @@ class SamplerFlags {
   int64_t seed_ = -1;
 };
 
+// Engine::Open with Ctrl-C held back from the threads it starts.
+Result<Engine> OpenEngine(const std::string& path, const EngineOptions& options);
+// An error that lists the built-in formats, unless `name` is one of them or empty.
+Status CheckChatFormat(std::string_view name);
+
 // "f16" or "f32" for -ctk and -ctv; both must say the same.
 Result<KvType> ParseKvType(const std::string& type_k, const std::string& type_v);
 // 0 for "all cores" spelled -1 or 0; an error above kMaxThreads or below -1.
 Result<uint32_t> ParseThreads(int64_t n_threads);
-inline constexpr uint32_t kMaxThreads = 512;  // above any machine we know of; keeps a typo from starting a million
+inline constexpr uint32_t kMaxChunkTokens = 1u << 16;  // the engine's limit too
+inline constexpr uint32_t kMaxThreads = 1024;          // the engine's limit, told as a usage error here
 
 // Binds `option` to NPUMOE_<name>, or to llama.cpp's LLAMA_ARG_<name> where only that is set. Empty means unset.
 void BindEnvironment(CLI::Option* option, const std::string& name);

@@ -80,8 +80,8 @@ Result<uint32_t> ParseNumber(std::string_view text, uint32_t max_value, std::str
   uint64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (text.empty() || error != std::errc() || end != text.data() + text.size() || value > max_value) {
-    return Error{Code::kInvalidArgument, fmt::format("{}: wants whole numbers from 0 to {}, got '{}'", what, max_value,
-                                                     OneLine(text))};
+    return Error{Code::kInvalidArgument,
+                 fmt::format("{}: wants whole numbers from 0 to {}, got '{}'", what, max_value, OneLine(text))};
   }
   return static_cast<uint32_t>(value);
 }

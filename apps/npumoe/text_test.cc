@@ -25,8 +25,10 @@ TEST(OneLine, LeavesTextAndEscapesWhatATerminalObeys) {
   EXPECT_EQ(OneLine("a\nb\tc\r"), "a\\nb\\tc\\x0D");
   EXPECT_EQ(OneLine("\x1B[31m"), "\\x1B[31m");
   EXPECT_EQ(OneLine(std::string_view("\0\x7F", 2)), "\\x00\\x7F");
-  EXPECT_EQ(OneLine("\xC2\x9B" "2J"), "\\xC2\\x9B2J");  // CSI as one C1 character
-  EXPECT_EQ(OneLine("\xC2\xA0"), "\xC2\xA0");           // the first character above C1
+  EXPECT_EQ(OneLine("\xC2\x9B"
+                    "2J"),
+            "\\xC2\\x9B2J");                   // CSI as one C1 character
+  EXPECT_EQ(OneLine("\xC2\xA0"), "\xC2\xA0");  // the first character above C1
   EXPECT_EQ(OneLine("\xFF\xE2\x82z"), "\\xFF\\xE2\\x82z");
   EXPECT_EQ(OneLine("\xED\xA0\x80"), "\\xED\\xA0\\x80");  // a surrogate is not UTF-8
 }
@@ -48,7 +50,8 @@ TEST(ParseList, TakesListsAndRanges) {
 }
 
 TEST(ParseList, NamesTheFlagAndTheLimit) {
-  for (const char* text : {"", "a", "1,", "-1", "1.5", "100001", "4-1", "1-4+0", "1-4*1", "0-8*2", "1-", "99999999999999999999"}) {
+  for (const char* text :
+       {"", "a", "1,", "-1", "1.5", "100001", "4-1", "1-4+0", "1-4*1", "0-8*2", "1-", "99999999999999999999"}) {
     const auto list = ParseList(text, 100000, "-p");
     ASSERT_FALSE(list.ok()) << text;
     EXPECT_EQ(list.error().code, Code::kInvalidArgument) << text;

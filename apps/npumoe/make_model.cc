@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// `npumoe make-model`: a checkpoint with seeded random weights.
+#include "npumoe/make_model.h"
+
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+
+#include "apps/npumoe/commands.h"
+#include "apps/npumoe/console.h"
+#include "apps/npumoe/flags.h"
+#include "apps/npumoe/text.h"
+
+namespace npumoe {
+
+int RunMakeModel(const std::vector<std::string>& args) {
+  CLI::App app("Writes a model with random weights: true shapes, any block type, skewed experts.", "make-model");
+  MakeModelOptions options;
+  std::string out, shapes;
+  bool per_expert = false;
+  for (const std::string_view shape : MakeModelShapes())
+    shapes += fmt::format("{}{}", shapes.empty() ? "" : ", ", shape);
+  app.add_option("--shape", options.shape, "one of: " + shapes)->required();
+  app.add_option("-o,--output", out, "file to write, or folder with --hf")->required();
+  app.add_option("--type", options.type, "block type of the matrices: f32, f16, bf16, q8_0, q4_0, q4_k, ...");
+  const auto count = CLI::Range(1u, 1u << 30);
+  app.add_option("--layers", options.n_layers, "layers, instead of the shape's")->check(count);
+  app.add_option("--vocab", options.vocab_size, "tokens in the vocabulary")->check(count);
+  app.add_option("--experts", options.n_experts, "experts per layer")->check(count);
+  app.add_option("--top-k", options.top_k, "experts per token")->check(count);
+  app.add_option("--dim", options.dim, "model width")->check(count);
+  app.add_option("--expert-dim", options.expert_dim, "expert width")->check(count);
+  app.add_option("-s,--seed", options.seed, "same seed, same bytes");
+  app.add_option("--zipf", options.zipf, "how unequally experts are used; 0 = evenly");
+  app.add_flag("--hf", options.hugging_face, "write a Hugging Face folder with safetensors instead of GGUF");
+  app.add_flag("--per-expert", per_expert, "GGUF: one tensor per expert instead of one for all");
+  app.add_option("--splits", options.n_splits, "number of files")->check(CLI::Range(1u, 99999u));
+  if (const auto exit_code = ParseFlags(app, args)) return *exit_code;
+  options.merged_experts = !per_expert;
+
+  const auto bytes = MakeModel(options, out);
+  if (!bytes) {
+    return bytes.error().code == Code::kInvalidArgument ? UsageError("make-model: " + bytes.error().message)
+                                                        : FailWith(bytes.error());
+  }
+  const Status written = WriteOut(fmt::format("{}: {}\n", OneLine(out), FormatBytes(*bytes)));
+  return written.ok() ? kExitDone : FailWith(written.error());
+}
+
+}  // namespace npumoe
