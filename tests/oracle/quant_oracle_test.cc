@@ -190,6 +190,33 @@ TEST_P(QuantOracle, ReadsRandomBytesWithEveryScaleToTheSameBits) {
   ExpectSameBits(dtype, row, kBlocks * info.block_elems, "random bytes");
 }
 
+double Rmse(DType dtype, const std::vector<float>& row, const std::vector<std::byte>& bytes) {
+  std::vector<float> back(row.size());
+  DequantizeRow(dtype, bytes.data(), back);
+  double sum = 0;
+  for (size_t i = 0; i < row.size(); ++i) {
+    sum += std::pow(static_cast<double>(row[i]) - static_cast<double>(back[i]), 2);
+  }
+  return std::sqrt(sum / static_cast<double>(row.size()));
+}
+
+// Plain squared error on normal rows, where both encoders (theirs without an importance matrix) aim at the same thing;
+// on the others ours has to stay in its neighbourhood.
+TEST_P(QuantOracle, WritesBlocksWithNoMoreErrorThanTheLibrary) {
+  constexpr size_t kRow = 1 << 14;
+  const DType dtype = TypeAt(GetParam());
+  for (const std::string& kind : kKinds) {
+    if (kind == "vanishing") continue;  // every scale is zero
+    const std::vector<float> row = MakeRow(kind, 9, kRow);
+    std::vector<std::byte> bytes(RowBytes(dtype, kRow).value());
+    QuantizeRow(dtype, row, bytes.data());
+    const double ours = Rmse(dtype, row, bytes);
+    const double theirs = Rmse(dtype, row, OracleEncode(dtype, row));
+    RecordProperty(kind, std::to_string(ours / theirs));
+    EXPECT_LE(ours, theirs * (kind == "gaussian" || kind == "weights" ? 1.0 : 1.15)) << Name(dtype) << ", " << kind;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(AllTypes, QuantOracle, testing::Range<size_t>(0, kDTypeCount),
                          [](const auto& test) { return Name(TypeAt(test.param)); });
 

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Holds the engine's next-token distributions against two independent oracles.
+
+The truth is a float64 numpy forward of the same file's decoded weights (reference_model.py); the yardstick is llama.cpp
+run on the same file. KL divergences are judged by median and 90th percentile: rounding may flip near-tied experts.
+
+usage: accuracy_test.py NPUMOE LOG_PROBS NODE_MODULES [--table]      exit 77: an oracle is absent
+"""
+import ctypes
+import glob
+import os
+import subprocess
+import sys
+import tempfile
+
+SKIP = 77
+try:
+    import numpy as np
+except ImportError:
+    print("skipped: python3-numpy is not installed")
+    sys.exit(SKIP)
+
+from gguf_numpy import Gguf
+from reference_model import ReferenceModel, kl
+
+FAMILIES = ["qwen3moe", "phimoe", "mixtral", "qwen2moe", "olmoe", "llama", "qwen3"]
+QUANTIZED = ["f16", "bf16", "q8_0", "q4_0", "q4_k", "q6_k"]
+N_TOKENS = 64
+F32_TO_LLAMA = 1e-6   # median KL of two f32 engines
+F32_TO_TRUTH = 1e-9   # f32 engine against float64: cpu_peers-style measurements give 1e-13..1e-8
+
+
+class Peers:
+    def __init__(self, npumoe, log_probs, node_modules, folder):
+        self.npumoe, self.log_probs_program, self.folder = npumoe, log_probs, folder
+        self.node_modules = node_modules
+        libraries = glob.glob(os.path.join(node_modules, "@node-llama-cpp/linux-x64/bins/*/libggml-base.so"))
+        self.ggml = ctypes.CDLL(libraries[0])
+        self.probe = os.path.join(os.path.dirname(os.path.abspath(__file__)), "llama_log_probs.mjs")
+
+    def make(self, family, dtype):
+        path = os.path.join(self.folder, f"{family}-{dtype}.gguf")
+        subprocess.run([self.npumoe, "make-model", "--shape", f"tiny-{family}", "--type", dtype, "--seed", "7", "-o", path],
+                       check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        return path
+
+    def ours(self, path, tokens, *options):
+        out = path + ".ours"
+        subprocess.run([self.log_probs_program, path, out, ",".join(map(str, tokens)), *options], check=True)
+        return np.fromfile(out, np.float32).reshape(len(tokens), -1).astype(np.float64)
+
+    def llama(self, path, tokens):
+        out = path + ".llama"
+        subprocess.run(["node", self.probe, self.node_modules, path, ",".join(map(str, tokens)), out], check=True,
+                       stdout=subprocess.DEVNULL)
+        return np.fromfile(out, np.float32).reshape(len(tokens), -1).astype(np.float64)
+
+
+def summary(p, q):
+    values = kl(p, q)
+    return np.median(values), np.percentile(values, 90)
+
+
+def main():
+    npumoe, log_probs, node_modules = sys.argv[1:4]
+    if not glob.glob(os.path.join(node_modules, "@node-llama-cpp/linux-x64/bins/*/libggml-base.so")):
+        print(f"skipped: no node-llama-cpp in {node_modules} (npm absent or offline when scripts/setup ran)")
+        return SKIP
+    failures = n_checks = 0
+    print(f"{'model':<14} {'type':<5} {'ours median':>12} {'p90':>9} {'llama.cpp median':>17} {'p90':>9} {'ours|llama.cpp':>15}")
+    with tempfile.TemporaryDirectory() as folder:
+        peers = Peers(npumoe, log_probs, node_modules, folder)
+        rng = np.random.default_rng(11)
+        for family in FAMILIES:
+            for dtype in ["f32", *QUANTIZED]:
+                path = peers.make(family, dtype)
+                gguf = Gguf(path, peers.ggml)
+                vocab = gguf.records["token_embd.weight"][0][0]
+                tokens = rng.integers(0, vocab, N_TOKENS)
+                switch = ["phimoe-llama-cpp"] if family == "phimoe" else []
+                truth = ReferenceModel(gguf, phimoe_llama_cpp=bool(switch)).log_probs(tokens)
+                ours, llama = peers.ours(path, tokens, *switch), peers.llama(path, tokens)
+                mine, theirs, between = summary(truth, ours), summary(truth, llama), summary(llama, ours)
+                good = mine[0] <= theirs[0] and mine[1] <= theirs[1]
+                if dtype == "f32":
+                    good = between[0] <= F32_TO_LLAMA and mine[0] <= F32_TO_TRUTH
+                print(f"{family:<14} {dtype:<5} {mine[0]:12.2e} {mine[1]:9.2e} {theirs[0]:17.2e} {theirs[1]:9.2e} "
+                      f"{between[0]:15.2e} {'' if good else '  FAILED'}", flush=True)
+                failures, n_checks = failures + (not good), n_checks + 1
+                if family == "phimoe":  # the default is the published model
+                    published = summary(ReferenceModel(gguf).log_probs(tokens), peers.ours(path, tokens))
+                    good = published[0] <= (F32_TO_TRUTH if dtype == "f32" else theirs[0])
+                    print(f"{'  published':<14} {dtype:<5} {published[0]:12.2e} {published[1]:9.2e}"
+                          f"{'' if good else '  FAILED'}", flush=True)
+                    failures, n_checks = failures + (not good), n_checks + 1
+    print(f"{n_checks - failures} passed, {failures} failed")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
