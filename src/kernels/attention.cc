@@ -2,6 +2,7 @@
 #include "kernels/attention.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <vector>
 
 #include "base/check.h"
@@ -81,14 +82,15 @@ size_t EndSplit(const AttentionTask& task) { return task.Position(task.n_rows - 
 struct Attention::Impl {
   ThreadPool& pool;
   size_t max_dim_pad;
-  std::vector<float> floats;  // scratch of each thread, total of each thread, parts
+  std::vector<float> memory;
+  float* floats = nullptr;  // inside memory, aligned: scratch of each thread, total of each thread, parts
 
   size_t n_parts() const { return kPartsPerThread * pool.n_threads(); }
   AttentionScratch Scratch(size_t thread, size_t dim_pad) {
-    return AttentionScratch::At(floats.data() + thread * AttentionScratch::Floats(max_dim_pad), dim_pad);
+    return AttentionScratch::At(floats + thread * AttentionScratch::Floats(max_dim_pad), dim_pad);
   }
   AttentionState State(size_t index) {
-    float* const states = floats.data() + pool.n_threads() * AttentionScratch::Floats(max_dim_pad);
+    float* const states = floats + pool.n_threads() * AttentionScratch::Floats(max_dim_pad);
     return AttentionState::At(states + index * AttentionState::Floats(max_dim_pad));
   }
   AttentionState Total(size_t thread) { return State(thread); }
@@ -105,12 +107,12 @@ void Attention::Impl::RunTasks(const TaskList& tasks) {
     const AttentionScratch scratch = Scratch(thread, task.dim_pad());
     const AttentionState part = Part(thread), total = Total(thread);
     HWY_DYNAMIC_DISPATCH(PackQueries)(task, scratch);
-    HWY_DYNAMIC_DISPATCH(ClearState)(task, total);
-    for (size_t split = FirstSplit(task); split < EndSplit(task); ++split) {
+    HWY_DYNAMIC_DISPATCH(AttendSplit)(task, FirstSplit(task), scratch, total);
+    for (size_t split = FirstSplit(task) + 1; split < EndSplit(task); ++split) {
       HWY_DYNAMIC_DISPATCH(AttendSplit)(task, split, scratch, part);
       HWY_DYNAMIC_DISPATCH(MergeState)(task, part, total);
     }
-    HWY_DYNAMIC_DISPATCH(WriteOut)(task, total);
+    HWY_DYNAMIC_DISPATCH(WriteOut)(task, scratch, total);
   });
 }
 
@@ -128,20 +130,23 @@ void Attention::Impl::RunSplits(const TaskList& tasks) {
       });
       for (size_t part = 0; part < n; ++part) HWY_DYNAMIC_DISPATCH(MergeState)(task, Part(part), Total(0));
     }
-    HWY_DYNAMIC_DISPATCH(WriteOut)(task, Total(0));
+    HWY_DYNAMIC_DISPATCH(WriteOut)(task, Scratch(0, task.dim_pad()), Total(0));
   }
 }
 
 Attention::Attention(ThreadPool& pool, size_t max_head_dim)
-    : impl_(new Impl{.pool = pool, .max_dim_pad = RoundUp(max_head_dim, kPad), .floats = {}}) {
+    : impl_(new Impl{.pool = pool, .max_dim_pad = RoundUp(max_head_dim, kPad), .memory = {}}) {
   const size_t n_threads = pool.n_threads();
-  impl_->floats.resize(n_threads * AttentionScratch::Floats(impl_->max_dim_pad) +
-                       (n_threads + impl_->n_parts()) * AttentionState::Floats(impl_->max_dim_pad));
+  const size_t n_floats = n_threads * AttentionScratch::Floats(impl_->max_dim_pad) +
+                          (n_threads + impl_->n_parts()) * AttentionState::Floats(impl_->max_dim_pad);
+  impl_->memory.resize(n_floats + kLineFloats);
+  const size_t past_line = reinterpret_cast<uintptr_t>(impl_->memory.data()) / sizeof(float) % kLineFloats;
+  impl_->floats = impl_->memory.data() + (kLineFloats - past_line);
 }
 
 Attention::~Attention() = default;
 
-size_t Attention::scratch_bytes() const { return impl_->floats.size() * sizeof(float); }
+size_t Attention::scratch_bytes() const { return impl_->memory.size() * sizeof(float); }
 
 void Attention::Run(const AttentionParams& params, ConstMatView q, const KvView& kv, size_t first_position,
                     MatView out) {

@@ -13,7 +13,7 @@ namespace npumoe {
 inline constexpr size_t kTilePositions = 64;
 // Positions whose softmax is accumulated in one go; the partial results are merged in ascending order. Fixed, so
 // that decode may spread one query's keys over threads and still sum in the order of prefill.
-inline constexpr size_t kSplitPositions = 256;
+inline constexpr size_t kSplitPositions = 512;
 // Rows side by side in scratch: 3 vectors of 16 floats, 6 of 8, 12 of 4.
 inline constexpr size_t kStripRows = 48;
 // Rows of one task: enough that unpacking a tile of keys and values is a few per cent of using it.
@@ -21,7 +21,17 @@ inline constexpr size_t kMaxTaskRows = 4 * kStripRows;
 // Positions and dimensions are rounded up to this many with zeros, so that register tiles need no tails.
 inline constexpr size_t kPad = 8;
 
+// Every array in scratch starts at a cache line: a vector of 64 bytes that crosses lines costs two loads.
+inline constexpr size_t kLineFloats = 16;
+
 inline constexpr size_t RoundUp(size_t n, size_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+// Floats from one position to the next in an unpacked tile: an odd number of cache lines, so that walking down a
+// column of the tile visits all sets of the first-level cache.
+inline constexpr size_t TileStride(size_t dim) {
+  const size_t lines = (dim + kLineFloats - 1) / kLineFloats;
+  return (lines | 1) * kLineFloats;
+}
 
 // Rows of one kv head: row r is query head r % group of the token r / group of the chunk, so rows ascend in position.
 struct AttentionTask {
@@ -40,6 +50,8 @@ struct AttentionTask {
     const size_t position = Position(row);
     return params->window == 0 || position < params->window ? 0 : position - params->window + 1;
   }
+  // Where the row's column starts in strips of dim_pad lines.
+  size_t StripOffset(size_t row) const { return row / kStripRows * dim_pad() * kStripRows + row % kStripRows; }
   // Where the task's row starts inside q and out.
   size_t QueryToken(size_t row) const { return (first_row + row) / group; }
   size_t HeadOffset(size_t row) const { return (kv_head * group + (first_row + row) % group) * kv->head_dim; }
@@ -59,16 +71,16 @@ struct AttentionState {
 struct AttentionScratch {
   float* queries = nullptr;  // [strips, dim_pad, kStripRows], scaled
   float* scores = nullptr;   // [kTilePositions, kStripRows]
-  float* keys = nullptr;     // [kTilePositions, dim_pad]
-  float* values = nullptr;   // [kTilePositions, dim_pad]
+  float* keys = nullptr;     // [kTilePositions, TileStride]
+  float* values = nullptr;   // [kTilePositions, TileStride]
 
   static size_t Floats(size_t dim_pad) {
-    return kMaxTaskRows * dim_pad + kTilePositions * kStripRows + 2 * kTilePositions * dim_pad;
+    return kMaxTaskRows * dim_pad + kTilePositions * kStripRows + 2 * kTilePositions * TileStride(dim_pad);
   }
   static AttentionScratch At(float* base, size_t dim_pad) {
     float* const scores = base + kMaxTaskRows * dim_pad;
     float* const keys = scores + kTilePositions * kStripRows;
-    return {base, scores, keys, keys + kTilePositions * dim_pad};
+    return {base, scores, keys, keys + kTilePositions * TileStride(dim_pad)};
   }
 };
 
