@@ -114,7 +114,7 @@ bool RunCase(const Case& c, ThreadPool& threads) {
     const size_t other = (2 * sample + 1) % n_layers;
     const double roof = decode ? MeasureReadRoof(threads, layers[other].keys.data(), cache_bytes)
                                : MeasureFmaRoof(threads, kRoofSeconds);
-    const double seconds = Seconds([&] { run(2 * sample % n_layers); });
+    const double seconds = Seconds(ClockFor(threads.n_threads()), [&] { run(2 * sample % n_layers); });
     times.push_back(seconds * 1e3);
     rates.push_back(work / seconds);
     shares.push_back(100.0 * work / seconds / roof);
