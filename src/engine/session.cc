@@ -46,8 +46,9 @@ Status Session::Impl::Advance(std::span<const int32_t> added, LogitRows rows, st
   const size_t n_total = tokens.size() + added.size();
   // LongRoPE turns every position by other angles once a sequence is longer than the original context: what was cached
   // with the other angles is computed again, so that the result depends on the tokens alone and not on how they came.
-  const uint32_t original = engine.model.config().rope_original_context;
-  const bool needs_long = original > 0 && n_total > original;
+  const ModelConfig& config = engine.model.config();
+  const size_t reached = config.rope_long_by_context ? kv.capacity() : n_total;
+  const bool needs_long = config.rope_original_context > 0 && reached > config.rope_original_context;
   if (needs_long != cached_long) n_cached = 0;
   cached_long = needs_long;
   n_cached = std::min(n_cached, tokens.size());

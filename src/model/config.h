@@ -41,6 +41,9 @@ struct ModelConfig {
   uint32_t n_heads = 0, n_kv_heads = 0, head_dim = 0;  // head_dim is independent of dim / n_heads
   uint32_t ffn_dim = 0;                                // dense layers
   bool tied_embeddings = false;
+  // Biases that the checkpoint must have (others are taken when all layers have them): of the q, k and v projections,
+  // of the attention's output projection, of the final logits.
+  bool qkv_bias = false, attn_out_bias = false, output_bias = false;
 
   NormKind norm = NormKind::kRms;
   float norm_eps = 1e-5f;
@@ -54,7 +57,8 @@ struct ModelConfig {
   std::vector<float> rope_short_factors,
       rope_long_factors;  // [rope_dim / 2] or empty (LongRoPE); Llama-3 "rope_freqs" are stored in both
   float rope_short_scale = 1.0f, rope_long_scale = 1.0f;  // mscale
-  uint32_t rope_original_context = 0;                     // long factors above this length; 0 = never
+  bool rope_long_by_context = false;   // llama.cpp's choice: long factors when the context is larger, not the sequence
+  uint32_t rope_original_context = 0;  // long factors above this length; 0 = never
 
   // Mixture of experts; n_experts == 0 means a dense model.
   uint32_t n_experts = 0, top_k = 0, expert_dim = 0;

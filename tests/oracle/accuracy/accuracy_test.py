@@ -47,7 +47,7 @@ class Peers:
     def ours(self, path, tokens, *options):
         out = path + ".ours"
         subprocess.run([self.log_probs_program, path, out, ",".join(map(str, tokens)), *options], check=True)
-        return np.fromfile(out, np.float32).reshape(len(tokens), -1).astype(np.float64)
+        return np.fromfile(out, np.float64).reshape(len(tokens), -1)
 
     def llama(self, path, tokens):
         out = path + ".llama"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Test program: writes log p(next token) after each token of a sequence as raw f32, [tokens, vocab_size].
+// Test program: writes log p(next token) after each token of a sequence as raw f64, [tokens, vocab_size].
 // usage: log_probs MODEL OUT TOKEN,TOKEN,... [chunk N] [threads N] [context N] [kv f16] [phimoe-llama-cpp]
 #include <cmath>
 #include <cstdio>
@@ -37,8 +37,9 @@ npumoe::Status Run(const std::string& model, const std::string& out_path, const 
     double top = begin[0], sum = 0;
     for (size_t i = 0; i < vocab_size; ++i) top = std::fmax(top, begin[i]);
     for (size_t i = 0; i < vocab_size; ++i) sum += std::exp(begin[i] - top);
-    for (size_t i = 0; i < vocab_size; ++i) begin[i] = static_cast<float>(begin[i] - top - std::log(sum));
-    std::fwrite(begin, sizeof(float), vocab_size, out);
+    std::vector<double> row_out(begin, begin + vocab_size);
+    for (double& value : row_out) value -= top + std::log(sum);
+    std::fwrite(row_out.data(), sizeof(double), vocab_size, out);
   }
   std::fclose(out);
   return npumoe::Ok{};
