@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plan: the planner's output. Sorted, versioned, diffable JSON that names what it was made from.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/config.h"
+#include "npumoe/result.h"
+
+namespace npumoe {
+
+inline constexpr uint32_t kPlanVersion = 1;
+
+enum class PrefillOrder { kLayerMajor, kChunkMajor };
+enum class OverflowMode { kExact, kPrune, kReroute };
+enum class Objective { kTime, kEnergy, kEnergyDelay };
+enum class AttentionPlace { kNpu, kCpu };
+enum class WeightFormat { kFp16, kInt8, kLut8, kLut6, kLut4 };
+
+// Experts of one layer that share a program: slice i of its channels is experts[i].
+struct ExpertGroup {
+  std::vector<uint32_t> experts;  // ascending
+  // Capacities the program was compiled for, ascending, one function each. One entry = the paper's static tier.
+  std::vector<uint32_t> capacities;
+};
+
+struct LayerPlan {
+  std::vector<ExpertGroup> groups;    // on the NPU, resident
+  std::vector<uint32_t> cpu_experts;  // planned for the CPU, ascending
+  AttentionPlace attention = AttentionPlace::kNpu;
+  // Expert inputs are divided by this before fp16 and outputs multiplied back; 1 = the calibrated ranges are safe.
+  float expert_scale = 1.0f;
+};
+
+struct Plan {
+  uint32_t version = kPlanVersion;
+  std::string model_hash, stats_hash;  // stale when they differ
+  std::string npu;                     // NpuSpec's name
+  uint32_t chunk_tokens = 256;         // attention chunk; the MoE batch too when chunk-major
+  uint32_t moe_batch_tokens = 4096;    // tokens per MoE batch, layer-major
+  std::vector<uint32_t> kv_buckets;    // ascending lengths of the cache an attention program is compiled for
+  PrefillOrder order = PrefillOrder::kLayerMajor;
+  OverflowMode mode = OverflowMode::kExact;
+  Objective objective = Objective::kTime;
+  bool per_run_capacity = true;  // choose capacity and placement per run, after the counts are known
+  WeightFormat expert_weights = WeightFormat::kFp16, attention_weights = WeightFormat::kFp16;
+  std::vector<LayerPlan> layers;  // [n_layers]; a dense layer has no groups
+
+  // Modelled by the planner for one full batch of the calibrated routing; simulated seconds on `npu`.
+  double expected_seconds = 0, expected_joules = 0;
+};
+
+std::string ToJson(const Plan& plan);
+Result<Plan> ParsePlan(std::string_view json, std::string_view name);
+
+// Every expert of every MoE layer exactly once, capacities ascending, ids in range. Names layer and expert otherwise.
+Status CheckPlan(const Plan& plan, const ModelConfig& config);
+
+std::string_view ToString(PrefillOrder order);
+std::string_view ToString(OverflowMode mode);
+std::string_view ToString(Objective objective);
+std::string_view ToString(WeightFormat format);
+
+}  // namespace npumoe

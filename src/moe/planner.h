@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// The planner: a pure function of model, routing statistics and hardware description.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "model/config.h"
+#include "moe/plan.h"
+#include "moe/routing_stats.h"
+#include "npu/spec.h"
+
+namespace npumoe {
+
+// Whole plans: ours, the paper's baselines, and the steps of its ablation.
+enum class Placement {
+  kOurs,         // capacity menus, dynamic choice per run, layer-major
+  kCpu,          // everything on the CPU
+  kNaive,        // attention on the CPU; one graph per expert, capacity = chunk (never overflows)
+  kAnemll,       // attention on the NPU, experts on the CPU
+  kBase,         // attention and one graph per expert, capacity = chunk
+  kTiers,        // three static tiers, one graph per expert
+  kTiersGroups,  // + same-tier experts grouped
+  kAll,          // + load-aware residency: cold experts on the CPU (the paper's plan)
+};
+
+struct PlanRequest {
+  uint32_t chunk_tokens = 256;
+  uint32_t moe_batch_tokens = 4096;
+  uint32_t prompt_tokens = 4096;  // longest prompt the attention buckets cover
+  Objective objective = Objective::kTime;
+  Placement placement = Placement::kOurs;
+  OverflowMode mode = OverflowMode::kExact;
+  uint32_t n_tiers = 3;
+};
+
+struct PlanWithReasons {
+  Plan plan;
+  std::vector<std::string> reasons;  // `--explain`: one line a decision, in layer order
+};
+
+// Fails (kUnsupported) when not even one expert fits a program, naming the limit. `stats` may be of any chunk lengths;
+// experts never seen keep a place.
+Result<PlanWithReasons> MakePlan(const ModelConfig& config, const RoutingStats& stats, const NpuSpec& spec,
+                                 const PlanRequest& request);
+
+// Expected cost of one layer's MoE part for one batch, in seconds and joules, under the calibrated load distributions:
+// the function that MakePlan minimises. Pure; used by tests to enumerate alternatives.
+struct LayerCost {
+  double npu_seconds = 0, cpu_seconds = 0, joules = 0;
+  double expected_overflow_rows = 0, padded_rows = 0;
+  double Seconds() const { return npu_seconds > cpu_seconds ? npu_seconds : cpu_seconds; }
+};
+LayerCost ExpectedLayerCost(const ModelConfig& config, const LayerRouting& routing, size_t chunk_index,
+                            const LayerPlan& layer, const NpuSpec& spec, WeightFormat format);
+
+}  // namespace npumoe
