@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the program under test and looks at what comes back."""
+import os
+import pathlib
+import select
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+SHARED_MODELS = ROOT.parent / "shared" / "data" / "models"
+NPUMOE = os.path.abspath(sys.argv[1]) if len(sys.argv) > 1 else ""  # the program under test
+SECONDS = 120  # for one command, also under sanitizers on a busy machine
+
+
+def clean_environment(**extra):
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("NPUMOE_", "LLAMA_ARG_"))}
+    return {**kept, **extra}
+
+
+class Outcome:
+    def __init__(self, code, out, err):
+        self.code, self.out, self.err = code, out, err.decode("utf-8", "replace")
+        self.lines = self.err.splitlines()
+
+    def text(self):
+        return self.out.decode("utf-8")
+
+
+def npumoe(*args, stdin=b"", env=None):
+    done = subprocess.run([NPUMOE, *map(os.fspath, args)], input=stdin, capture_output=True, timeout=SECONDS,
+                          env=clean_environment(**(env or {})), check=False)
+    return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+class Case(unittest.TestCase):
+    """Small models in a folder of their own, made once for each group."""
+
+    SHAPE = ["--shape", "tiny-qwen3moe"]
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.dir = pathlib.Path(cls.folder.name)
+        cls.model = cls.dir / "tiny.gguf"
+        made = npumoe("make-model", *cls.SHAPE, "--seed", "3", "-o", cls.model)
+        assert made.code == 0, made.err
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    def ok(self, *args, **options):
+        done = npumoe(*args, **options)
+        self.assertEqual(done.code, 0, done.err)
+        return done
+
+    def fails(self, code, part, *args, **options):
+        """Exit code, nothing but one line 'npumoe: ...' on stderr (notes aside), and nothing on stdout."""
+        done = npumoe(*args, **options)
+        self.assertEqual(done.code, code, done.err)
+        lines = [line for line in done.lines if not line.startswith("npumoe: note: ")]
+        self.assertEqual(len(lines), 1, done.err)
+        self.assertTrue(lines[0].startswith("npumoe: "), done.err)
+        self.assertIn(part, lines[0])
+        self.assertEqual(done.out, b"")
+        return lines[0]
+
+    def run_text(self, *args, **options):
+        return self.ok("run", self.model, "--temp", "0", *args, **options).out
+
+    def write(self, name, data):
+        path = self.dir / name
+        path.write_bytes(data)
+        return path
+
+
+def read_until(fd, enough):
+    seen, end = b"", time.monotonic() + SECONDS
+    while not enough(seen):
+        if not select.select([fd], [], [], max(0, end - time.monotonic()))[0]:
+            raise AssertionError(f"nothing more within {SECONDS} s after {seen!r}")
+        seen += os.read(fd, 65536)
+    return seen
+
+
+def read_rest(fd):
+    seen = b""
+    try:
+        while select.select([fd], [], [], 0.2)[0]:
+            data = os.read(fd, 65536)
+            if not data:
+                break
+            seen += data
+    except OSError:  # Linux ends a pseudo-terminal so
+        pass
+    return seen

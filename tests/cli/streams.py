@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pipes that close, disks that are full, Ctrl-C, progress."""
+import os
+import pty
+import signal
+import subprocess
+import time
+import unittest
+
+from harness import NPUMOE, SECONDS, clean_environment, npumoe, Case, read_until, read_rest
+
+
+class Streams(Case):
+    """Pipes that close, disks that are full, Ctrl-C."""
+
+    def start(self, *args, **options):
+        options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+        return subprocess.Popen([NPUMOE, *map(os.fspath, args)], env=clean_environment(), **options)
+
+    def endless(self):
+        return ["run", self.model, "-p", "Hello", "--temp", "0", "-c", "100000", "-n", "90000"]
+
+    def long_prompt(self):
+        return self.write("long.txt", b"The quick brown fox jumps over the lazy dog. " * 20000)
+
+    def test_text_streams_while_it_is_made(self):
+        with self.start(*self.endless()) as process:
+            self.assertEqual(process.stdout.read(5), b"Hello")
+            self.assertNotEqual(process.stdout.read(3), b"")
+            self.assertIsNone(process.poll())
+            process.kill()
+
+    def test_a_reader_that_leaves_ends_the_program_quietly(self):
+        with self.start(*self.endless()) as process:
+            process.stdout.read(10)
+            process.stdout.close()
+            self.assertEqual(process.wait(timeout=SECONDS), 0)
+            self.assertEqual(process.stderr.read(), b"")
+
+    def test_help_into_a_closed_pipe(self):
+        done = subprocess.run(["sh", "-c", '"$0" run --help | true', NPUMOE], capture_output=True, timeout=SECONDS, check=False)
+        self.assertEqual((done.returncode, done.stderr), (0, b""))
+
+    @unittest.skipUnless(os.path.exists("/dev/full"), "no /dev/full here")
+    def test_a_full_disk_is_an_error(self):
+        for args in (["--help"], ["info", self.model], ["run", self.model, "-p", "x", "-n", "3"],
+                     ["run", self.model, "-p", "x", "-n", "3", "--json"], ["--version"]):
+            with open("/dev/full", "wb") as full, self.start(*args, stdout=full) as process:
+                self.assertEqual(process.wait(timeout=SECONDS), 1, args)
+                self.assertEqual(process.stderr.read(), b"npumoe: stdout: No space left on device\n")
+
+    def test_ctrl_c_keeps_what_was_printed(self):
+        with self.start(*self.endless()) as process:
+            begin = process.stdout.read(40)
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=SECONDS)
+            self.assertEqual(process.returncode, 130)
+            self.assertEqual(err, b"")
+            self.assertTrue((begin + out).endswith(b"\n"))
+        expected = self.run_text("-n", "12", "-p", "Hello")[:-1]
+        self.assertTrue((begin + out).startswith(expected[:20]))
+
+    def test_ctrl_c_while_the_prompt_is_read(self):
+        with self.start("run", self.model, "-f", self.long_prompt(), "-c", "2000000", "-n", "1", "--no-display-prompt") as process:
+            first = process.stderr.readline()  # progress: it takes longer than a second
+            self.assertRegex(first.decode(), r"^npumoe: prompt: \d+ of \d+ tokens \(\d+ %\), [\d.]+ t/s\n$")
+            process.send_signal(signal.SIGINT)
+            out, _ = process.communicate(timeout=SECONDS)
+            self.assertEqual((process.returncode, out), (130, b"\n"))
+
+    def test_progress_on_a_terminal_is_one_line_that_goes_away(self):
+        leader, follower = pty.openpty()
+        with self.start("run", self.model, "-f", self.long_prompt(), "-c", "2000000", "-n", "1", "--no-display-prompt",
+                        stderr=follower) as process:
+            os.close(follower)
+            seen = read_until(leader, lambda text: text.count(b"\rprompt: ") >= 2)
+            process.send_signal(signal.SIGINT)
+            process.stdout.read()
+            self.assertEqual(process.wait(timeout=SECONDS), 130)
+            seen += read_rest(leader)
+        os.close(leader)
+        self.assertNotIn(b"\n", seen)
+        self.assertTrue(seen.endswith(b"\r\x1b[K"))
+
+    def test_ctrl_c_while_waiting_for_a_prompt(self):
+        with self.start("run", self.model, stdin=subprocess.PIPE) as process:
+            time.sleep(1)
+            process.send_signal(signal.SIGINT)
+            self.assertEqual(process.wait(timeout=SECONDS), 130)
