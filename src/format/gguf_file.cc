@@ -80,7 +80,7 @@ Status CheckSplit(const GgufContents& contents, const std::string& path, uint64_
                      no + 1, number);
   }
   if (total != n_tensors) {
-    return MakeError(Code::kCorruptFile, "{}: split.tensors.count {}, but part 1 says {}", Where(path), total,
+    return MakeError(Code::kCorruptFile, "{}: split.tensors.count {}, but another part says {}", Where(path), total,
                      n_tensors);
   }
   return Ok{};

@@ -214,6 +214,9 @@ Result<SafetensorsFolder> SafetensorsFolder::Open(const std::string& folder) {
     return MakeError(Code::kNotFound, "{}: neither model.safetensors nor model.safetensors.index.json is there",
                      Where(folder));
   }
+  if (const auto foreign = DescribeForeign(std::as_bytes(std::span(*text))); foreign && !text->starts_with('{')) {
+    return MakeError(Code::kCorruptFile, "{}: {}", Where(index_path), *foreign);
+  }
   NM_TRY_VAR(const auto weight_map, ParseSafetensorsIndex(*text, index_path));
   std::map<std::string, std::vector<std::string>> shards;
   for (const auto& [tensor, file] : weight_map) shards[file].push_back(tensor);

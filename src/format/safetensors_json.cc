@@ -44,11 +44,11 @@ class HeaderHandler : public Handler {
   using Handler::Handler;
 
   bool null() { return Unexpected("null"); }
-  bool boolean(bool) { return Unexpected("a bool"); }
-  bool number_float(double, const std::string&) { return Unexpected("a number that is no 64-bit integer"); }
+  bool boolean(bool) { return Unexpected("bool"); }
+  bool number_float(double, const std::string&) { return Unexpected("number: no 64-bit integer"); }
   bool number_integer(int64_t value) { return Fail("{}: {} is negative", Where(), value); }
   bool number_unsigned(uint64_t value) {
-    if (place_ != Place::kNumbers) return Unexpected("a number");
+    if (place_ != Place::kNumbers) return Unexpected("number");
     Numbers()->push_back(value);
     return true;
   }
@@ -57,7 +57,7 @@ class HeaderHandler : public Handler {
       header_.metadata.emplace(field_, std::move(text));
       return true;
     }
-    if (place_ != Place::kTensor || field_ != "dtype") return Unexpected("a string");
+    if (place_ != Place::kTensor || field_ != "dtype") return Unexpected("string");
     header_.entries.back().dtype = std::move(text);
     return true;
   }
@@ -67,7 +67,7 @@ class HeaderHandler : public Handler {
       place_ = Place::kRoot;
       return true;
     }
-    if (place_ != Place::kRoot) return Unexpected("an object");
+    if (place_ != Place::kRoot) return Unexpected("object");
     place_ = key_ == "__metadata__" ? Place::kMetadata : Place::kTensor;
     if (place_ == Place::kTensor) header_.entries.push_back({key_, {}, {}, {}});
     return true;
@@ -77,7 +77,7 @@ class HeaderHandler : public Handler {
     return true;
   }
   bool start_array(size_t) {
-    if (place_ != Place::kTensor || (field_ != "shape" && field_ != "data_offsets")) return Unexpected("an array");
+    if (place_ != Place::kTensor || (field_ != "shape" && field_ != "data_offsets")) return Unexpected("array");
     place_ = Place::kNumbers;
     Numbers().emplace();
     return true;
@@ -121,6 +121,7 @@ class HeaderHandler : public Handler {
   }
   std::string Where() const {
     if (place_ == Place::kStart) return "header";
+    if (place_ == Place::kMetadata) return fmt::format("__metadata__: '{}'", Printable(field_));
     return fmt::format("tensor '{}'{}{}", Printable(key_), field_.empty() ? "" : ": ", Printable(field_));
   }
   bool Unexpected(std::string_view what) { return Fail("{}: unexpected {}", Where(), what); }
