@@ -13,10 +13,22 @@ namespace npumoe {
 
 // The layouts are GGUF's (llama.cpp's `ggml-common.h` names them block_q4_0 and so on).
 enum class DType : uint8_t {
-  kF32, kF16, kBF16,
-  kQ8_0, kQ4_0, kQ4_1, kQ5_0, kQ5_1,
-  kQ2_K, kQ3_K, kQ4_K, kQ5_K, kQ6_K,
-  kIQ4_NL, kIQ4_XS, kMXFP4,
+  kF32,
+  kF16,
+  kBF16,
+  kQ8_0,
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ2_K,
+  kQ3_K,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K,
+  kIQ4_NL,
+  kIQ4_XS,
+  kMXFP4,
 };
 inline constexpr size_t kDTypeCount = 16;
 

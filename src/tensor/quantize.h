@@ -12,8 +12,9 @@ namespace npumoe {
 // out[i] = element i of a row; bit for bit llama.cpp's dequantize_row_*. `row` holds RowBytes(dtype, out.size()).
 void DequantizeRow(DType dtype, const std::byte* row, std::span<float> out);
 
-// The reverse, with the smallest error a simple search per block finds. in.size() must be whole blocks.
-// Non-finite input is the caller's fault; it yields zeros for that block.
+// The reverse, with the smallest squared error that a short search per block finds; the bytes are the same on every
+// machine. in.size() must be whole blocks. A block with a non-finite value becomes zeros, scales beyond f16 saturate;
+// plain floats (F32, F16, BF16) are rounded one by one, infinities and NaN included.
 void QuantizeRow(DType dtype, std::span<const float> in, std::byte* row);
 
 }  // namespace npumoe

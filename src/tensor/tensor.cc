@@ -50,7 +50,8 @@ Result<Tensor> Tensor::Make(DType dtype, const Shape& shape) {
   tensor.shape_ = shape;
   tensor.size_bytes_ = bytes;
   void* p = std::aligned_alloc(kAlignment, padded / kAlignment * kAlignment);
-  if (p == nullptr) return MakeError(Code::kOutOfMemory, "tensor {}: cannot allocate {} bytes", shape.ToString(), bytes);
+  if (p == nullptr)
+    return MakeError(Code::kOutOfMemory, "tensor {}: cannot allocate {} bytes", shape.ToString(), bytes);
   std::memset(p, 0, padded / kAlignment * kAlignment);
   tensor.data_.reset(static_cast<std::byte*>(p));
   return tensor;
