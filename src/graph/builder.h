@@ -49,6 +49,7 @@ class GraphBuilder {
   ValueId Transpose(ValueId x, std::span<const int32_t> perm);
   ValueId Concat(std::span<const ValueId> values, int32_t axis);
   std::vector<ValueId> Split(ValueId x, int32_t n_splits, int32_t axis);
+  std::vector<ValueId> SplitSizes(ValueId x, std::span<const int32_t> sizes, int32_t axis);
   ValueId LayerNorm(ValueId x, std::span<const int32_t> axes, ValueId gamma, float epsilon);
 
   const ValueType& TypeOf(ValueId value) const;
