@@ -124,8 +124,8 @@ class Binder {
   Status BindModelTensor(const ModelTensor& tensor) {
     const std::string_view name = tensor.Name(naming_);
     const bool is_output = tensor.view == &ModelWeights::output;
-    const bool needed = tensor.need == Need::kAlways || (tensor.need == Need::kNormBias && family_->norm_bias) ||
-                        (is_output && !config_.tied_embeddings);
+    const bool needed = IsNeeded(tensor.need, config_, *family_, /*moe_layer=*/false);
+    if (!needed && tensor.need == Need::kNormBias) return Ok{};  // left to the review of unused ones
     const Entry* entry = Find(name);
     if (entry == nullptr) {
       if (needed) return Missing("", NameList{name});
@@ -136,44 +136,32 @@ class Binder {
     return Ok{};
   }
 
-  // Whether `layer` must have the tensor. Optional ones: all layers (of one kind) or none.
+  // Whether `layer` must have the tensor. What the config does not ask for, all layers of a kind have or none.
   bool Needs(const LayerTensor& tensor, uint32_t layer) const {
     const bool moe = config_.IsMoeLayer(layer);
-    switch (tensor.need) {
-      case Need::kAlways:
-        return true;
-      case Need::kNormBias:
-        return family_->norm_bias;
-      case Need::kQkNorm:
-        return config_.qk_norm != QkNorm::kNone;
-      case Need::kDense:
-        return !moe;
-      case Need::kMoe:
-        return moe;
-      case Need::kShared:
-        return moe && config_.shared_expert_dim > 0;
-      case Need::kQkvBias:
-        if (family_->qkv_bias) return true;
-        break;
-      case Need::kOptional:
-        break;
-    }
+    if (IsNeeded(tensor.need, config_, *family_, moe)) return true;
+    if (!MayHave(tensor, moe)) return false;
     for (uint32_t earlier = 0; earlier < layer; ++earlier) {
       if (config_.IsMoeLayer(earlier) == moe) return !(out_.weights.layers[earlier].*tensor.view).empty();
     }
     return false;
   }
-  // Tensors of the other kind of layer (a router in a dense layer) are left to the warning about unused ones.
-  bool MayHave(const LayerTensor& tensor, uint32_t layer) const {
-    const bool other_kind = tensor.need == Need::kDense || tensor.need == Need::kMoe || tensor.need == Need::kShared ||
-                            tensor.need == Need::kQkNorm || tensor.need == Need::kNormBias;
-    const bool of_router = tensor.view == &LayerWeights::router_bias;
-    return of_router ? config_.IsMoeLayer(layer) : !other_kind || Needs(tensor, layer);
+  // Tensors that a layer has no use for (a router in a dense layer) are left to the review of unused ones.
+  bool MayHave(const LayerTensor& tensor, bool moe) const {
+    switch (tensor.need) {
+      case Need::kQkvBias:
+      case Need::kAttnOutBias:
+        return true;
+      case Need::kOptional:
+        return moe || tensor.view != &LayerWeights::router_bias;
+      default:
+        return IsNeeded(tensor.need, config_, *family_, moe);
+    }
   }
 
   Status BindLayerTensor(const LayerTensor& tensor, uint32_t layer) {
     TensorView& view = out_.weights.layers[layer].*tensor.view;
-    if (!view.empty() || !MayHave(tensor, layer)) return Ok{};
+    if (!view.empty() || !MayHave(tensor, config_.IsMoeLayer(layer))) return Ok{};
     const std::string prefix = LayerPrefix(naming_, layer);
     const Entry* entry = Find(prefix, tensor.Names(naming_));
     if (entry == nullptr) {
@@ -283,7 +271,7 @@ class Binder {
       const auto layer = LayerOf(name);
       const bool changes_result = name.ends_with(".bias") || name.ends_with(".scale") ||
                                   name.ends_with("_norm.weight") || name.ends_with("layernorm.weight");
-      if (layer && *layer < config_.n_layers && changes_result) {
+      if (changes_result && (layer ? *layer < config_.n_layers : IsModelTensor(name))) {
         return MakeError(Code::kUnsupported, "{}: tensor '{}' has no place in architecture '{}'", subject_,
                          Printable(entry.file_name), config_.family);
       }
@@ -294,6 +282,11 @@ class Binder {
                                           n_unused > kListedUnused ? ", ..." : ""));
     }
     return Ok{};
+  }
+  bool IsModelTensor(std::string_view name) const {
+    const auto tensors = ModelTensors();
+    return std::any_of(tensors.begin(), tensors.end(),
+                       [&](const ModelTensor& tensor) { return tensor.Name(naming_) == name; });
   }
   // Read by the config, not bound here.
   bool IsRopeFactors(std::string_view name) const {

@@ -403,7 +403,10 @@ Result<ModelConfig> ConfigFromGguf(const GgufFile& file, const ConfigOptions& op
     if (!name.empty()) config.name = name;
   }
   config.norm = as_llama_cpp ? NormKind::kRms : family->norm;
+  config.rope_long_by_context = as_llama_cpp;
   config.qk_norm = family->qk_norm;
+  config.qkv_bias = family->qkv_bias || family->gguf_all_biases;
+  config.attn_out_bias = config.output_bias = family->gguf_all_biases;
   NM_TRY(RefuseOtherArithmetic(reader));
   NM_TRY(ReadShape(reader, config));
   NM_TRY(ReadVocabularySize(reader, config));

@@ -262,6 +262,13 @@ Status AddEndTokens(const JsonFields& fields, ModelConfig& config) {
   return Ok{};
 }
 
+Status ReadBiases(const JsonFields& fields, const Family& family, ModelConfig& config) {
+  NM_TRY_VAR(config.attn_out_bias, fields.Bool("attention_bias", false));
+  NM_TRY_VAR(config.qkv_bias, fields.Bool("qkv_bias", family.qkv_bias || config.attn_out_bias));
+  NM_TRY_VAR(config.output_bias, fields.Bool("lm_head_bias", false));
+  return Ok{};
+}
+
 Status ReadTying(const JsonFields& fields, const HuggingFaceHints& hints, ModelConfig& config) {
   // All families here untie by default; a folder without lm_head.weight and without a word on it must mean tied.
   NM_TRY_VAR(config.tied_embeddings, fields.Bool("tie_word_embeddings", !hints.has_output));
@@ -289,6 +296,7 @@ Result<ModelConfig> ConfigFromHuggingFace(std::string_view config_json, std::str
   config.family = family->gguf;
   config.name = name;
   config.norm = as_llama_cpp ? NormKind::kRms : family->norm;
+  config.rope_long_by_context = as_llama_cpp;
   config.qk_norm = family->qk_norm;
   NM_TRY(RefuseOtherArithmetic(fields));
   NM_TRY(ReadShape(fields, hints, config));
@@ -300,6 +308,7 @@ Result<ModelConfig> ConfigFromHuggingFace(std::string_view config_json, std::str
     NM_TRY_VAR(const nlohmann::json generation, ParseJsonObject(generation_config_json, "generation_config.json"));
     NM_TRY(AddEndTokens(JsonFields(generation, "generation_config.json"), config));
   }
+  NM_TRY(ReadBiases(fields, *family, config));
   NM_TRY(ReadTying(fields, hints, config));
   if (as_llama_cpp) {
     // What llama.cpp does with its conversion of this folder: one scale, from the context lengths.

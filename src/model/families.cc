@@ -23,6 +23,7 @@ constexpr Family kFamilies[] = {
      .hf_classes = {"PhiMoEForCausalLM", "PhimoeForCausalLM"},
      .norm = NormKind::kLayerNorm,
      .norm_bias = true,
+     .gguf_all_biases = true,
      .router = RouterRule::kSparseMixer,
      .router_jitter = 0.01f,
      .hf_n_experts_key = "num_local_experts",

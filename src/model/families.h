@@ -18,7 +18,9 @@ struct Family {
   std::array<std::string_view, 2> hf_classes;  // config.json "architectures"
   NormKind norm = NormKind::kRms;
   bool norm_bias = false;  // block norms and the final norm have a bias
-  bool qkv_bias = false;   // always; other families have it when config or file say so
+  bool qkv_bias = false;   // q, k, v biases unless the file says otherwise
+  // GGUF files of this architecture always have biases on attention and logits (config.json says it in its own words).
+  bool gguf_all_biases = false;
   QkNorm qk_norm = QkNorm::kNone;
   bool gguf_rope_interleaved = false;             // the GGUF converter permutes q and k rows
   double gguf_rope_theta = 0, hf_rope_theta = 0;  // when the file is silent; 0: it must say

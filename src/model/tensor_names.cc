@@ -22,7 +22,7 @@ constexpr LayerTensor kLayerTensors[] = {
     {{"attn_v.weight"}, {"self_attn.v_proj.weight"}, &L::wv, E::kKv, E::kDim, false, Need::kAlways},
     {{"attn_v.bias"}, {"self_attn.v_proj.bias"}, &L::bv, E::kNone, E::kKv, true, Need::kQkvBias},
     {{"attn_output.weight"}, {"self_attn.o_proj.weight"}, &L::wo, E::kDim, E::kQ, false, Need::kAlways},
-    {{"attn_output.bias"}, {"self_attn.o_proj.bias"}, &L::bo, E::kNone, E::kDim, true, Need::kOptional},
+    {{"attn_output.bias"}, {"self_attn.o_proj.bias"}, &L::bo, E::kNone, E::kDim, true, Need::kAttnOutBias},
     {{"attn_q_norm.weight"}, {"self_attn.q_norm.weight"}, &L::q_norm, E::kNone, E::kQNorm, true, Need::kQkNorm},
     {{"attn_k_norm.weight"}, {"self_attn.k_norm.weight"}, &L::k_norm, E::kNone, E::kKNorm, true, Need::kQkNorm},
     {{"ffn_norm.weight"}, {"post_attention_layernorm.weight"}, &L::ffn_norm, E::kNone, E::kDim, true, Need::kAlways},
@@ -48,8 +48,8 @@ constexpr ModelTensor kModelTensors[] = {
     {"token_embd.weight", "model.embed_tokens.weight", &M::embedding, E::kVocab, E::kDim, false, Need::kAlways},
     {"output_norm.weight", "model.norm.weight", &M::output_norm, E::kNone, E::kDim, true, Need::kAlways},
     {"output_norm.bias", "model.norm.bias", &M::output_norm_bias, E::kNone, E::kDim, true, Need::kNormBias},
-    {"output.weight", "lm_head.weight", &M::output, E::kVocab, E::kDim, false, Need::kOptional},
-    {"output.bias", "lm_head.bias", &M::output_bias, E::kNone, E::kVocab, true, Need::kOptional},
+    {"output.weight", "lm_head.weight", &M::output, E::kVocab, E::kDim, false, Need::kOutput},
+    {"output.bias", "lm_head.bias", &M::output_bias, E::kNone, E::kVocab, true, Need::kOutputBias},
 };
 
 constexpr ExpertTensor kExpertTensors[] = {
@@ -120,6 +120,34 @@ size_t ExtentOf(const ModelConfig& config, Extent extent) {
       return config.shared_expert_dim;
   }
   return 0;
+}
+
+bool IsNeeded(Need need, const ModelConfig& config, const Family& family, bool moe_layer) {
+  switch (need) {
+    case Need::kAlways:
+      return true;
+    case Need::kNormBias:
+      return family.norm_bias;
+    case Need::kQkNorm:
+      return config.qk_norm != QkNorm::kNone;
+    case Need::kQkvBias:
+      return config.qkv_bias;
+    case Need::kAttnOutBias:
+      return config.attn_out_bias;
+    case Need::kOutputBias:
+      return config.output_bias;
+    case Need::kOutput:
+      return !config.tied_embeddings;
+    case Need::kDense:
+      return !moe_layer;
+    case Need::kMoe:
+      return moe_layer;
+    case Need::kShared:
+      return moe_layer && config.shared_expert_dim > 0;
+    case Need::kOptional:
+      return false;
+  }
+  return false;
 }
 
 std::span<const LayerTensor> LayerTensors() { return kLayerTensors; }

@@ -34,17 +34,23 @@ enum class Extent : uint8_t {
 };
 size_t ExtentOf(const ModelConfig& config, Extent extent);
 
-// Which layers must have the tensor. Elsewhere it is taken if the file has it.
+// What decides whether a checkpoint must have the tensor. One that it need not have is taken when all layers of a kind
+// have it, except where noted.
 enum class Need : uint8_t {
   kAlways,
-  kNormBias,
-  kQkvBias,
-  kQkNorm,  // as the family says
-  kDense,
+  kNormBias,  // as the family says, else not taken
+  kQkNorm,    // as the family says, else not taken
+  kQkvBias,   // as the config says
+  kAttnOutBias,
+  kOutputBias,
+  kOutput,  // unless tied to the embedding
+  kDense,   // as the layer's kind says, else not taken
   kMoe,
-  kShared,    // as the layer's kind says
-  kOptional,  // all layers or none
+  kShared,
+  kOptional,
 };
+// `moe_layer` says what the layer is; model-wide tensors ignore it.
+bool IsNeeded(Need need, const ModelConfig& config, const Family& family, bool moe_layer);
 
 // The first of these names that the file has is taken. GGUF names follow "blk.N.", Hugging Face names
 // "model.layers.N.".
@@ -66,7 +72,7 @@ struct ModelTensor {
   TensorView ModelWeights::*view;
   Extent rows, cols;
   bool small;
-  Need need;  // kAlways, kNormBias or kOptional
+  Need need;
 
   std::string_view Name(Naming naming) const { return naming == Naming::kGguf ? gguf : hf; }
 };
