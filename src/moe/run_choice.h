@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where each group runs once the router has spoken: a capacity on the NPU, or the CPU, or not at all.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "moe/plan.h"
+
+namespace npumoe {
+
+inline constexpr uint32_t kSkipGroup = UINT32_MAX;  // nobody was routed to it: no dispatch
+inline constexpr uint32_t kGroupOnCpu = UINT32_MAX - 1;
+
+// Seconds that the two sides need, as the cost model sees them. Borrowed tables, made once per plan.
+struct GroupTimes {
+  std::span<const double> npu_seconds;  // [capacities] one dispatch of the group's function
+};
+struct CpuTimes {
+  double seconds_per_row = 0;     // arithmetic of one row of one expert
+  double seconds_per_expert = 0;  // streaming one expert's weights: the floor, however few the rows
+  // Seconds for `rows` rows of one expert; 0 rows cost nothing.
+  double Of(uint32_t rows) const {
+    const double compute = rows * seconds_per_row;
+    return rows == 0 ? 0 : (compute > seconds_per_expert ? compute : seconds_per_expert);
+  }
+};
+
+struct RunChoice {
+  std::vector<uint32_t> capacity_index;  // [groups] index into capacities, kSkipGroup or kGroupOnCpu
+  double npu_seconds = 0, cpu_seconds = 0;
+};
+
+// Minimises max(NPU, CPU) seconds: for a price between the two sides every group picks its cheapest option alone; the
+// price is bisected, then single groups are flipped while that helps. With `dynamic` false every group runs at its
+// largest capacity (the static plan of the paper). `spill` says whether overflow costs CPU time (exact mode) or
+// nothing. Linear in groups; allocates only until `choice` has grown to the plan's size.
+void ChooseRun(const LayerPlan& layer,
+               std::span<const uint32_t> loads,  // [n_experts]
+               std::span<const GroupTimes> groups, const CpuTimes& cpu, bool dynamic, bool spill, RunChoice& choice);
+
+}  // namespace npumoe
