@@ -16,75 +16,93 @@ HWY_BEFORE_NAMESPACE();
 namespace npumoe {
 namespace HWY_NAMESPACE {
 
+// Weight rows that stay in the first-level cache while a panel of activations passes by: 8 rows * 768 floats = 24 KiB.
+constexpr size_t kGroupRows = 8;
+
 // Activations that one group of weight rows meets before the next group: they stay in the second-level cache.
-// assumed: 64 rows * 512 floats = 128 KiB.
-constexpr size_t kPanelRows = 64;
+// 63 rows * 768 floats = 189 KiB. A multiple of the tile's rows.
+constexpr size_t kPanelRows = 63;
+static_assert(kPanelRows % kTileRows == 0 && kGroupRows % kTileCols == 0);
+
+// Up to this many activations a group of weight rows is finished before the next is decoded, so that the weights are
+// read from memory in their order; above, decoded weights are worth keeping for the next panel. assumed.
+constexpr size_t kFewRows = 8;
 
 template <size_t kRows>
-void TileToOutput(const float* const* x, const float* const* w, size_t k, size_t n_cols, bool add, MatView y,
-                  size_t row, size_t col) {
-  float sums[kRows * kTileCols];
-  Tile<kRows, kTileCols>(x, w, k, sums);
+HWY_NOINLINE void TileToOutput(const float* const* x, const float* const* w, size_t k, size_t ahead, size_t n_cols,
+                               bool add, MatView y, size_t row, size_t col) {
+  const hn::CappedTag<float, kTileCols> d;
+  alignas(64) float sums[kRows * kTileCols];
+  Tile<kRows>(x, w, k, ahead, sums);
   for (size_t r = 0; r < kRows; ++r) {
     float* out = y.Row(row + r) + col;
     const float* sum = sums + r * kTileCols;
-    for (size_t c = 0; c < n_cols; ++c) out[c] = add ? out[c] + sum[c] : sum[c];
+    if (n_cols == kTileCols) {
+      for (size_t c = 0; c < kTileCols; c += hn::Lanes(d)) {
+        const auto fresh = hn::LoadU(d, sum + c);
+        hn::StoreU(add ? hn::Add(hn::LoadU(d, out + c), fresh) : fresh, d, out + c);
+      }
+    } else {
+      for (size_t c = 0; c < n_cols; ++c) out[c] = add ? out[c] + sum[c] : sum[c];
+    }
   }
 }
 
-// Rows [row, end) of x against one group of weight rows, over the piece [k0, k0 + k) of K.
+// Rows [row, end) of x against n_cols <= kGroupRows weight rows, over the piece [k0, k0 + k) of K.
 void GroupOverPanel(const StripArgs& args, const float* const* w, size_t row, size_t end, size_t k0, size_t k,
                     size_t n_cols, size_t col) {
   const bool add = k0 != 0;
   while (row < end) {
     const size_t rows = std::min(end - row, kTileRows);
     const float* x[kTileRows];
-    for (size_t r = 0; r < kTileRows; ++r) x[r] = args.x.Row(row + std::min(r, rows - 1)) + k0;
-    switch (rows) {
-      case 1:
-        TileToOutput<1>(x, w, k, n_cols, add, args.y, row, col);
-        break;
-      case 2:
-        TileToOutput<2>(x, w, k, n_cols, add, args.y, row, col);
-        break;
-#if HWY_TARGET != HWY_AVX2 && HWY_TARGET != HWY_SCALAR
-      case 3:
-        TileToOutput<3>(x, w, k, n_cols, add, args.y, row, col);
-        break;
-      default:
-        TileToOutput<4>(x, w, k, n_cols, add, args.y, row, col);
-        break;
-#endif
+    for (size_t r = 0; r < rows; ++r) x[r] = args.x.Row(row + r) + k0;
+    // The next tile's activations are fetched meanwhile; the last tile fetches its own again.
+    const size_t ahead = row + 2 * kTileRows <= end ? kTileRows * args.x.stride : 0;
+    for (size_t c = 0; c < n_cols; c += kTileCols) {
+      const size_t cols = std::min(n_cols - c, kTileCols);
+      if (rows == 1) TileToOutput<1>(x, w + c, k, ahead, cols, add, args.y, row, col + c);
+      if (rows == 2) TileToOutput<2>(x, w + c, k, ahead, cols, add, args.y, row, col + c);
+      if (rows == 3) TileToOutput<3>(x, w + c, k, ahead, cols, add, args.y, row, col + c);
     }
     row += rows;
   }
 }
 
-void RunStripTarget(const StripArgs& args) {
-  const size_t k_all = args.x.cols;
+// Weight rows [first, first + n_rows) of w, elements [k0, k0 + k) of each, as f32; rows[i] tells where.
+void DecodeRows(const StripArgs& args, size_t first, size_t n_rows, size_t k0, size_t k, const float** rows) {
   const DTypeInfo& info = Info(args.w.dtype);
+  // Plain floats are used where they are, unless copying pays: rows a power of two apart collide in the caches.
+  const bool in_place = args.w.dtype == DType::kF32 && args.x.rows <= kFewRows;
+  for (size_t n = 0; n < n_rows; ++n) {
+    const std::byte* row = args.w.data + (first + n) * args.row_bytes + k0 / info.block_elems * info.block_bytes;
+    float* decoded = args.scratch + n * kMaxInnerBlock;
+    if (!in_place) DecodeRowSimd(args.w.dtype, row, k, decoded);
+    rows[n] = in_place ? reinterpret_cast<const float*>(row) : decoded;
+  }
+  // A tile that hangs over the end reads the last row again.
+  for (size_t c = 0; c < kTileCols; ++c) rows[n_rows + c] = rows[n_rows - 1];
+}
+
+void MultiplyRows(const StripArgs& args, size_t first, size_t n_rows) {
+  const size_t k_all = args.x.cols;
   const size_t block = InnerBlock(k_all);
-  const float* rows[kStripRows];
+  const float* rows[kStripRows + kTileCols];
   for (size_t k0 = 0; k0 == 0 || k0 < k_all; k0 += block) {  // K = 0 still writes zeros
     const size_t k = std::min(block, k_all - k0);
-    for (size_t n = 0; n < args.n_rows; ++n) {
-      const std::byte* row = args.w.data + (args.first + n) * args.row_bytes + k0 / info.block_elems * info.block_bytes;
-      if (args.w.dtype == DType::kF32) {
-        rows[n] = reinterpret_cast<const float*>(row);
-      } else {
-        DecodeRowSimd(args.w.dtype, row, k, args.scratch + n * block);
-        rows[n] = args.scratch + n * block;
-      }
-    }
+    DecodeRows(args, first, n_rows, k0, k, rows);
     for (size_t m = 0; m < args.x.rows; m += kPanelRows) {
       const size_t m_end = std::min(args.x.rows, m + kPanelRows);
-      for (size_t n = 0; n < args.n_rows; n += kTileCols) {
-        const size_t n_cols = std::min(args.n_rows - n, kTileCols);
-        const float* w[kTileCols];
-        for (size_t c = 0; c < kTileCols; ++c) w[c] = rows[n + std::min(c, n_cols - 1)];
-        GroupOverPanel(args, w, m, m_end, k0, k, n_cols, args.first + n);
+      for (size_t n = 0; n < n_rows; n += kGroupRows) {
+        GroupOverPanel(args, rows + n, m, m_end, k0, k, std::min(n_rows - n, kGroupRows), first + n);
       }
     }
+  }
+}
+
+void RunStripTarget(const StripArgs& args) {
+  const size_t step = args.x.rows <= kFewRows ? kGroupRows : args.n_rows;
+  for (size_t n = 0; n < args.n_rows; n += step) {
+    MultiplyRows(args, args.first + n, std::min(step, args.n_rows - n));
   }
 }
 

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// Speed of MatMul against the machine's multiply-add and read roofs, measured next to every sample.
+// matmul_bench [threads [part of a case name]], e.g. "matmul_bench 2 q4_0".
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "kernels/matmul.h"
+#include "kernels/test_weights.h"
+#include "report.h"
+#include "roof.h"
+
+namespace npumoe {
+namespace {
+
+constexpr size_t kSamples = 31;
+constexpr size_t kPoolBytes = size_t{768} << 20;  // beyond any cache: every sample reads another part
+constexpr double kRoofSeconds = 0.001;
+
+struct Case {
+  const char* name;
+  DType dtype;
+  size_t n_jobs, m, n, k;
+  bool cold;  // weights come from memory: judged by bytes; else by operations
+};
+
+// One random piece repeated to fill the pool: speed does not depend on the values.
+void FillWeights(DType dtype, std::vector<std::byte>& pool, size_t n_bytes) {
+  Random random(3);
+  const std::vector<std::byte> piece = RandomRow(random, dtype, size_t{64} * 256);
+  for (size_t at = 0; at < n_bytes; at += piece.size()) {
+    std::memcpy(pool.data() + at, piece.data(), std::min(piece.size(), n_bytes - at));
+  }
+}
+
+// The first and last outputs of every job against double.
+bool ResultsAreRight(std::span<const MatMulJob> jobs) {
+  std::vector<float> w(jobs[0].x.cols);
+  for (const MatMulJob& job : jobs) {
+    for (const size_t n : {size_t{0}, job.y.cols - 1}) {
+      const size_t row_bytes = RowBytes(job.w.dtype, job.x.cols).value();
+      DequantizeRow(job.w.dtype, job.w.data + n * row_bytes, w);
+      for (const size_t m : {size_t{0}, job.x.rows - 1}) {
+        double sum = 0.0, magnitude = 0.0;
+        for (size_t k = 0; k < w.size(); ++k) {
+          const double product = static_cast<double>(job.x.Row(m)[k]) * static_cast<double>(w[k]);
+          sum += product;
+          magnitude += std::abs(product);
+        }
+        if (!(std::abs(static_cast<double>(job.y.Row(m)[n]) - sum) <= 1e-4 * magnitude)) return false;
+      }
+    }
+  }
+  return true;
+}
+
+// False if the results are wrong.
+bool RunCase(const Case& c, ThreadPool& threads, std::vector<std::byte>& pool) {
+  const size_t matrix_bytes = c.n * RowBytes(c.dtype, c.k).value();
+  const size_t set_bytes = c.n_jobs * matrix_bytes;
+  const size_t n_sets = c.cold ? kPoolBytes / set_bytes : 1;
+  FillWeights(c.dtype, pool, n_sets * set_bytes);
+  Tensor x = Tensor::Make(DType::kF32, Shape::Of(c.m, c.k)).value();
+  Tensor y = Tensor::Make(DType::kF32, Shape::Of(c.n_jobs, c.m, c.n)).value();
+  Random random(1);
+  for (size_t i = 0; i < c.m * c.k; ++i) x.f32()[i] = static_cast<float>(random.Gaussian());
+  std::vector<MatMulJob> jobs;
+  const auto use_set = [&](size_t set) {
+    jobs.clear();
+    for (size_t job = 0; job < c.n_jobs; ++job) {
+      const std::byte* w = pool.data() + set * set_bytes + job * matrix_bytes;
+      jobs.push_back({ConstMatView(x.f32(), c.m, c.k, c.k), TensorView{c.dtype, Shape::Of(c.n, c.k), w},
+                      MatView{y.f32() + job * c.m * c.n, c.m, c.n, c.n}});
+    }
+  };
+  MatMul matmul(threads, c.k);
+  use_set(0);
+  matmul.Run(jobs);
+  if (!ResultsAreRight(jobs)) return false;
+
+  const double flops = 2.0 * static_cast<double>(c.n_jobs * c.m * c.n * c.k);
+  std::vector<double> rates, shares;
+  for (size_t sample = 0; sample < kSamples; ++sample) {
+    use_set((2 * sample) % n_sets);
+    const double roof = c.cold
+                            ? MeasureReadRoof(threads, pool.data() + (2 * sample + 1) % n_sets * set_bytes, set_bytes)
+                            : MeasureFmaRoof(threads, kRoofSeconds);
+    const double seconds = Seconds(ClockFor(threads.n_threads()), [&] { matmul.Run(jobs); });
+    const double rate = (c.cold ? static_cast<double>(set_bytes) : flops) / seconds;
+    rates.push_back(rate);
+    shares.push_back(100.0 * rate / roof);
+  }
+  const Spread rate = SpreadOf(rates), share = SpreadOf(shares);
+  fmt::print("{:<18} {:>4} x [{:>4}, {:>6}, {:>5}]  {:>7.1f} +-{:>5.1f} {}  {:>5.1f} % +-{:>4.1f} of the roof\n",
+             c.name, c.n_jobs, c.m, c.n, c.k, rate.median * 1e-9, rate.mad * 1e-9, c.cold ? "GB/s   " : "GFLOP/s",
+             share.median, share.mad);
+  return true;
+}
+
+std::vector<Case> AllCases() {
+  std::vector<Case> cases;
+  const auto add = [&](const char* name, DType dtype) {
+    cases.push_back({name, dtype, 16, 1, 768, 2048, true});
+    cases.push_back({name, dtype, 1, 1, 16384, 2048, true});
+    for (const size_t m : {4u, 16u, 32u, 64u, 512u})
+      cases.push_back({name, dtype, m < 64 ? 8u : 1u, m, 768, 2048, false});
+  };
+  add("q4_0", DType::kQ4_0);
+  add("q8_0", DType::kQ8_0);
+  add("q4_k", DType::kQ4_K);
+  add("q6_k", DType::kQ6_K);
+  add("q5_k", DType::kQ5_K);
+  add("mxfp4", DType::kMXFP4);
+  add("bf16", DType::kBF16);
+  add("f16", DType::kF16);
+  add("f32", DType::kF32);
+  return cases;
+}
+
+}  // namespace
+}  // namespace npumoe
+
+int main(int argc, char** argv) {
+  using namespace npumoe;
+  RequireRelease();
+  const size_t n_threads = argc > 1 ? std::max<size_t>(1, std::strtoul(argv[1], nullptr, 10)) : 2;
+  const std::string filter = argc > 2 ? argv[2] : "";
+  ThreadPool threads(n_threads);
+  std::vector<std::byte> pool(kPoolBytes);
+  fmt::print("{}\n", MachineLine(n_threads));
+  for (const Case& c : AllCases()) {
+    if (std::string(c.name).find(filter) == std::string::npos) continue;
+    if (!RunCase(c, threads, pool)) {
+      fmt::print("{}: wrong results\n", c.name);
+      return 1;
+    }
+  }
+  return 0;
+}
