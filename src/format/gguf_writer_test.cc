@@ -105,5 +105,112 @@ TEST(GgufWriter, EveryValueAndDtypeComesBackThroughTheReader) {
   std::remove(path.c_str());
 }
 
+class GgufWriterErrors : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = TempPath(testing::UnitTest::GetInstance()->current_test_info()->name());
+    std::filesystem::create_directories(folder_);
+    path_ = (folder_ / "m.gguf").string();
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  // The error, without the path in front.
+  std::string Message(const Status& status, Code code = Code::kInvalidArgument) {
+    if (status.ok()) return "ok";
+    EXPECT_EQ(ToString(status.error().code), ToString(code));
+    EXPECT_TRUE(status.error().message.starts_with(path_)) << status.error().message;
+    return status.error().message.substr(path_.size());
+  }
+
+  std::filesystem::path folder_;
+  std::string path_;
+};
+
+TEST_F(GgufWriterErrors, TheSameCallsGiveTheSameBytes) {
+  std::string files[2];
+  for (std::string& bytes : files) {
+    GgufWriter writer;
+    writer.SetString("general.architecture", "test");
+    writer.SetInts("types", std::vector<int32_t>{3, 1});
+    writer.AddTensor("a", DType::kQ4_0, Shape::Of(3, 32));
+    ASSERT_TRUE(writer.Begin(path_).ok());
+    ASSERT_TRUE(writer.WriteTensorBytes(Pattern(54, 1)).ok());
+    ASSERT_TRUE(writer.Finish().ok());
+    bytes = ReadFile(path_).value();
+  }
+  EXPECT_EQ(files[0], files[1]);
+}
+
+TEST_F(GgufWriterErrors, AFileWithoutTensorsOpens) {
+  GgufWriter writer;
+  ASSERT_TRUE(writer.Begin(path_).ok());
+  ASSERT_TRUE(writer.Finish().ok());
+  const auto file = GgufFile::Open(path_);
+  ASSERT_TRUE(file.ok()) << file.error().message;
+  EXPECT_TRUE(file->tensors().empty());
+}
+
+TEST_F(GgufWriterErrors, TooFewOrTooManyBytesLeaveNothing) {
+  {
+    GgufWriter writer;
+    writer.AddTensor("a", DType::kF32, Shape::Of(2));
+    ASSERT_TRUE(writer.Begin(path_).ok());
+    EXPECT_EQ(Message(writer.Finish()), ": tensor 'a': 0 bytes, wanted 8");
+    EXPECT_EQ(Message(writer.WriteTensorBytes(Pattern(5, 0))), "ok");
+    EXPECT_EQ(Message(writer.WriteTensorBytes(Pattern(4, 0))), ": tensor 'a': 9 bytes, wanted 8");
+    EXPECT_EQ(Message(writer.Finish()), ": tensor 'a': 5 bytes, wanted 8");
+    EXPECT_EQ(Message(writer.WriteTensorBytes(Pattern(3, 0))), "ok");
+    EXPECT_EQ(Message(writer.WriteTensorBytes(Pattern(1, 0))), ": 1 bytes after the last tensor");
+    EXPECT_FALSE(std::filesystem::exists(path_));  // a temporary file until Finish
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(folder_));
+}
+
+TEST_F(GgufWriterErrors, AnOldFileStaysUntilTheNewOneIsWhole) {
+  ASSERT_TRUE(WriteFileAtomic(path_, "old").ok());
+  {
+    GgufWriter writer;
+    writer.AddTensor("a", DType::kF32, Shape::Of(2));
+    ASSERT_TRUE(writer.Begin(path_).ok());
+    EXPECT_EQ(ReadFile(path_).value(), "old");
+  }
+  EXPECT_EQ(ReadFile(path_).value(), "old");
+}
+
+TEST_F(GgufWriterErrors, BeginReportsTheFirstBadTensor) {
+  const auto error = [&](std::string_view name, DType dtype, const Shape& shape) {
+    GgufWriter writer;
+    writer.AddTensor(name, dtype, shape);
+    writer.AddTensor("later", DType::kQ8_0, Shape::Of(1));
+    return Message(writer.Begin(path_));
+  };
+  EXPECT_EQ(error("t", DType::kQ8_0, Shape::Of(2, 33)),
+            ": tensor 't': Q8_0 [2, 33]: row of 33 elements is not whole Q8_0 blocks of 32");
+  EXPECT_EQ(error("t", DType::kF32, Shape{}), ": tensor 't': F32 []: wanted 1 to 4 dimensions");
+  EXPECT_EQ(error("t", DType::kF32, Shape::Of(0, 4)), ": tensor 't': F32 [0, 4]: dimension 0 is 0");
+  EXPECT_EQ(error("", DType::kF32, Shape::Of(4)), ": tensor '': F32 [4]: name of 0 bytes, wanted 1 to 63");
+  EXPECT_EQ(error(std::string(64, 'n'), DType::kF32, Shape::Of(4)).substr(77),
+            "F32 [4]: name of 64 bytes, wanted 1 to 63");
+  EXPECT_EQ(error("t", DType::kF32, Shape::Of(size_t{1} << 62, 4)),
+            ": tensor 't': F32 [4611686018427387904, 4]: size 16 * 4611686018427387904 overflows");
+  EXPECT_EQ(error("t", DType::kF32, Shape::Of(size_t{1} << 61)),
+            ": tensor 't': F32 [2305843009213693952]: the file is larger than 2^63 bytes");
+  EXPECT_TRUE(std::filesystem::is_empty(folder_));
+}
+
+TEST_F(GgufWriterErrors, AFolderThatIsMissingIsAnIoError) {
+  path_ = (folder_ / "none" / "m.gguf").string();
+  GgufWriter writer;
+  EXPECT_EQ(Message(writer.Begin(path_), Code::kIo), ": cannot write: No such file or directory");
+}
+
+TEST(GgufWriterDeathTest, NamesAndKeysAreUnique) {
+  GgufWriter writer;
+  writer.SetUint("k", 1);
+  writer.AddTensor("t", DType::kF32, Shape::Of(1));
+  EXPECT_DEATH(writer.SetString("k", "2"), "check failed");
+  EXPECT_DEATH(writer.AddTensor("t", DType::kF16, Shape::Of(2)), "check failed");
+}
+
 }  // namespace
 }  // namespace npumoe
