@@ -11,10 +11,11 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 
 #include "hwy/highway.h"
+#include "kernels/attention_narrow-inl.h"
 #include "kernels/attention_task.h"
+#include "kernels/attention_vec-inl.h"
 #include "kernels/simd_math-inl.h"
 #include "kernels/transpose-inl.h"
 #include "tensor/float16.h"
@@ -23,21 +24,6 @@ HWY_BEFORE_NAMESPACE();
 namespace npumoe {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
-
-using Floats = hn::CappedTag<float, 16>;
-using FloatVec = hn::Vec<Floats>;
-inline constexpr size_t kLanes = hn::MaxLanes(Floats());
-inline constexpr float kMinusInf = -std::numeric_limits<float>::infinity();
-
-// A register tile is kBroadcasts x kVecs accumulators, plus kVecs loads and one broadcast: 28 of 32 registers, or 16
-// of 16. Which one it is does not show in the result.
-#if HWY_ARCH_X86 && HWY_TARGET >= HWY_AVX2
-inline constexpr size_t kBroadcasts = 4;
-#else
-inline constexpr size_t kBroadcasts = 8;
-#endif
-inline constexpr size_t kVecs = 3;
-static_assert(kPad % kBroadcasts == 0 && kStripRows % (kVecs * kLanes) == 0);
 
 // Queries times scale, transposed: lane = row. Lanes beyond the task's rows repeat the last one.
 void PackQueries(const AttentionTask& task, const AttentionScratch& scratch) {
@@ -64,43 +50,43 @@ void PackQueries(const AttentionTask& task, const AttentionScratch& scratch) {
 }
 
 // Copies `n` rows of the cache to f32 rows; pads both ways with zeros.
-void UnpackTile(DType dtype, const std::byte* from, size_t n, size_t dim, size_t dim_pad, float* to) {
-  const size_t stride = TileStride(dim);
-  for (size_t row = 0; row < n; ++row, to += stride) {
-    if (dtype == DType::kF16) {
-      HalfToFloat(reinterpret_cast<const uint16_t*>(from) + row * dim, dim, to);
-    } else {
-      std::memcpy(to, reinterpret_cast<const float*>(from) + row * dim, dim * sizeof(float));
-    }
-    std::fill(to + dim, to + dim_pad, 0.0f);
-  }
-  std::fill_n(to, (RoundUp(n, kPad) - n) * stride, 0.0f);
+void UnpackTile(DType dtype, const std::byte* from, size_t n, size_t dim, float* to) {
+  const size_t stride = TileStride(dim), dim_pad = RoundUp(dim, kPad);
+  UnpackRows(dtype, from, n, dim, to);
+  for (size_t row = 0; dim != dim_pad && row < n; ++row) std::fill_n(to + row * stride + dim, dim_pad - dim, 0.0f);
+  std::fill_n(to + n * stride, (RoundUp(n, kPad) - n) * stride, 0.0f);
 }
 
 // One strip against one tile; pointers to strip memory start at the first column of the vectors in use.
 struct StripTile {
   const float* queries;     // [dim, kStripRows]
-  const float* keys;        // [n_positions, stride]
-  const float* values;      // [n_positions, stride]
+  const float* tile;        // [n_positions, stride], keys or values
   float* scores;            // [n_positions, kStripRows]
+  float* rescale;           // [rows]
   float* max;               // [rows]
   float* sum;               // [rows]
   float* out;               // [dim_pad, kStripRows]
   const float* first_seen;  // [rows], relative to the tile; null when every row sees every position
   const float* last_seen;   // [rows]
   size_t dim, dim_pad, stride;
-  size_t n_positions;  // a multiple of kPad; the surplus is masked
+  size_t n_positions;  // a multiple of kPad, 0 when no row sees any; the surplus is masked
+
+  void Advance(size_t rows) {
+    queries += rows, scores += rows, rescale += rows, max += rows, sum += rows, out += rows;
+    if (first_seen != nullptr) first_seen += rows, last_seen += rows;
+  }
 };
 
 template <size_t kN>
-HWY_INLINE void Scores(const StripTile& t) {
+HWY_INLINE void Scores(const StripTile& t, TilePrefetch& prefetch) {
   const Floats d;
   for (size_t position = 0; position < t.n_positions; position += kBroadcasts) {
+    prefetch.Fetch(kBroadcasts * kN / 3);
     FloatVec acc[kBroadcasts][kN];
     for (size_t i = 0; i < kBroadcasts; ++i) {
       for (size_t v = 0; v < kN; ++v) acc[i][v] = hn::Zero(d);
     }
-    const float* const keys = t.keys + position * t.stride;
+    const float* const keys = t.tile + position * t.stride;
     for (size_t k = 0; k < t.dim; ++k) {
       FloatVec q[kN];
       for (size_t v = 0; v < kN; ++v) q[v] = hn::Load(d, t.queries + k * kStripRows + v * kLanes);
@@ -133,14 +119,8 @@ HWY_INLINE void MaskScores(const StripTile& t, size_t n_vecs) {
   }
 }
 
-// The maximum to subtract: a row that has seen nothing has -inf, and -inf - -inf would be NaN.
-HWY_INLINE FloatVec Pivot(FloatVec max) {
-  const Floats d;
-  return hn::IfThenZeroElse(hn::Eq(max, hn::Set(d, kMinusInf)), max);
-}
-
-// Scores become exp(score - max); max and sum move on. Returns what the earlier sum and out are to be scaled by.
-HWY_INLINE FloatVec Probabilities(const StripTile& t, size_t v) {
+// Scores become exp(score - max); max, sum and rescale move on.
+HWY_INLINE void Probabilities(const StripTile& t, size_t v) {
   const Floats d;
   const FloatVec old_max = hn::Load(d, t.max + v * kLanes);
   FloatVec max = old_max;
@@ -158,13 +138,16 @@ HWY_INLINE FloatVec Probabilities(const StripTile& t, size_t v) {
   const FloatVec rescale = Exp(d, hn::Sub(old_max, pivot));
   hn::Store(max, d, t.max + v * kLanes);
   hn::Store(hn::MulAdd(hn::Load(d, t.sum + v * kLanes), rescale, sum), d, t.sum + v * kLanes);
-  return rescale;
+  hn::Store(rescale, d, t.rescale + v * kLanes);
 }
 
 template <size_t kN>
-HWY_INLINE void AddValues(const StripTile& t, const FloatVec (&rescale)[kN]) {
+HWY_INLINE void AddValues(const StripTile& t, TilePrefetch& prefetch) {
   const Floats d;
+  FloatVec rescale[kN];
+  for (size_t v = 0; v < kN; ++v) rescale[v] = hn::Load(d, t.rescale + v * kLanes);
   for (size_t k = 0; k < t.dim_pad; k += kBroadcasts) {
+    prefetch.Fetch(kBroadcasts * kN / 6);
     FloatVec acc[kBroadcasts][kN];
     float* const out = t.out + k * kStripRows;
     for (size_t i = 0; i < kBroadcasts; ++i) {
@@ -175,7 +158,7 @@ HWY_INLINE void AddValues(const StripTile& t, const FloatVec (&rescale)[kN]) {
     for (size_t position = 0; position < t.n_positions; ++position) {
       FloatVec p[kN];
       for (size_t v = 0; v < kN; ++v) p[v] = hn::Load(d, t.scores + position * kStripRows + v * kLanes);
-      const float* const values = t.values + position * t.stride + k;
+      const float* const values = t.tile + position * t.stride + k;
       for (size_t i = 0; i < kBroadcasts; ++i) {
         const FloatVec value = hn::Set(d, values[i]);
         for (size_t v = 0; v < kN; ++v) acc[i][v] = hn::MulAdd(p[v], value, acc[i][v]);
@@ -188,43 +171,44 @@ HWY_INLINE void AddValues(const StripTile& t, const FloatVec (&rescale)[kN]) {
 }
 
 template <size_t kN>
-HWY_NOINLINE void AttendVectors(const StripTile& t) {
-  Scores<kN>(t);
+HWY_NOINLINE void AttendKeys(const StripTile& t, TilePrefetch& prefetch) {
+  Scores<kN>(t, prefetch);
   if (t.first_seen != nullptr) MaskScores(t, kN);
-  FloatVec rescale[kN];
-  for (size_t v = 0; v < kN; ++v) rescale[v] = Probabilities(t, v);
-  AddValues<kN>(t, rescale);
+  for (size_t v = 0; v < kN; ++v) Probabilities(t, v);
 }
 
-// All vectors of a strip that hold rows, kVecs at a time.
-void AttendStrip(StripTile t, size_t n_rows) {
+template <size_t kN>
+HWY_NOINLINE void AttendValues(const StripTile& t, TilePrefetch& prefetch) {
+  AddValues<kN>(t, prefetch);
+}
+
+// All vectors of a strip that hold rows, kVecs at a time: its scores when the tile holds keys, else its output.
+void AttendStrip(StripTile t, size_t n_rows, bool keys, TilePrefetch& prefetch) {
   size_t n_vecs = (n_rows + kLanes - 1) / kLanes;
   while (n_vecs != 0) {
     const size_t n = std::min(n_vecs, kVecs);
     if (n == 3) {
-      AttendVectors<3>(t);
+      keys ? AttendKeys<3>(t, prefetch) : AttendValues<3>(t, prefetch);
     } else if (n == 2) {
-      AttendVectors<2>(t);
+      keys ? AttendKeys<2>(t, prefetch) : AttendValues<2>(t, prefetch);
     } else {
-      AttendVectors<1>(t);
+      keys ? AttendKeys<1>(t, prefetch) : AttendValues<1>(t, prefetch);
     }
     n_vecs -= n;
-    const size_t step = n * kLanes;
-    t.queries += step, t.scores += step, t.max += step, t.sum += step, t.out += step;
-    if (t.first_seen != nullptr) t.first_seen += step, t.last_seen += step;
+    t.Advance(n * kLanes);
   }
 }
 
 void ClearState(const AttentionTask& task, const AttentionState& state) {
-  const size_t n_rows = task.n_strips() * kStripRows;
+  const size_t n_rows = RoundUp(task.n_rows, kStripRows);
   std::fill_n(state.max, n_rows, kMinusInf);
   std::fill_n(state.sum, n_rows, 0.0f);
   std::fill_n(state.out, n_rows * task.dim_pad(), 0.0f);
 }
 
-// Attends the task's rows of one strip to the unpacked tile of `n` positions from `tile` on.
-void AttendTile(const AttentionTask& task, size_t strip, size_t tile, size_t n, const AttentionScratch& scratch,
-                const AttentionState& state) {
+// Attends the task's rows of one strip to `n` positions from `tile` on, whose keys or else values are unpacked.
+void AttendTile(const AttentionTask& task, size_t strip, size_t tile, size_t n, bool keys,
+                const AttentionScratch& scratch, const AttentionState& state, TilePrefetch& prefetch) {
   const size_t first_row = strip * kStripRows;
   const size_t n_rows = std::min(kStripRows, task.n_rows - first_row);
   const size_t last_row = first_row + n_rows - 1;
@@ -233,29 +217,27 @@ void AttendTile(const AttentionTask& task, size_t strip, size_t tile, size_t n, 
   const size_t n_positions = RoundUp(std::min(n, last_position + 1 - tile), kPad);
   const bool masked = task.Position(first_row) + 1 < tile + n_positions || task.FirstSeen(last_row) > tile;
   alignas(64) float first_seen[kStripRows], last_seen[kStripRows];
-  for (size_t i = 0; masked && i < kStripRows; ++i) {
+  for (size_t i = 0; keys && masked && i < kStripRows; ++i) {
     // Rows that fill up the vector see what the last one sees. -1: the row stands before the tile, sees nothing of it.
     const size_t row = std::min(first_row + i, last_row);
     const size_t from = task.FirstSeen(row), to = task.Position(row);
     first_seen[i] = from <= tile ? 0.0f : static_cast<float>(std::min(from - tile, kTilePositions));
     last_seen[i] = to < tile ? -1.0f : static_cast<float>(std::min(to - tile, kTilePositions));
   }
-  const size_t dim_pad = task.dim_pad();
-  const size_t offset = task.StripOffset(first_row);
-  AttendStrip({.queries = scratch.queries + offset,
-               .keys = scratch.keys,
-               .values = scratch.values,
-               .scores = scratch.scores,
+  AttendStrip({.queries = scratch.queries + task.StripOffset(first_row),
+               .tile = scratch.tile,
+               .scores = scratch.scores + first_row * kTilePositions,
+               .rescale = scratch.rescale + first_row,
                .max = state.max + first_row,
                .sum = state.sum + first_row,
-               .out = state.out + offset,
-               .first_seen = masked ? first_seen : nullptr,
+               .out = state.out + task.StripOffset(first_row),
+               .first_seen = keys && masked ? first_seen : nullptr,
                .last_seen = last_seen,
                .dim = task.kv->head_dim,
-               .dim_pad = dim_pad,
+               .dim_pad = task.dim_pad(),
                .stride = TileStride(task.kv->head_dim),
                .n_positions = n_positions},
-              n_rows);
+              n_rows, keys, prefetch);
 }
 
 // The task's packed queries against the keys of one split; overwrites `state`.
@@ -263,17 +245,31 @@ void AttendSplit(const AttentionTask& task, size_t split, const AttentionScratch
                  const AttentionState& state) {
   ClearState(task, state);
   const KvView& kv = *task.kv;
-  const size_t dim = kv.head_dim, dim_pad = task.dim_pad();
-  const size_t element_bytes = kv.dtype == DType::kF16 ? 2 : 4;
+  const bool narrow = task.n_rows <= kNarrowRows;
+  if (narrow) ClearNarrow(task, state);
+  const size_t row_bytes = kv.head_dim * (kv.dtype == DType::kF16 ? 2 : 4);
   const size_t begin = std::max(split * kSplitPositions, task.FirstSeen(0) / kTilePositions * kTilePositions);
-  const size_t end = std::min((split + 1) * kSplitPositions, task.Position(task.n_rows - 1) + 1);
+  const size_t end_of_task = task.Position(task.n_rows - 1) + 1;
+  const size_t end = std::min((split + 1) * kSplitPositions, end_of_task);
   for (size_t tile = begin; tile < end; tile += kTilePositions) {
     const size_t n = std::min(kTilePositions, end - tile);
-    const size_t offset = (task.kv_head * kv.capacity + tile) * dim * element_bytes;
-    UnpackTile(kv.dtype, kv.keys + offset, n, dim, dim_pad, scratch.keys);
-    UnpackTile(kv.dtype, kv.values + offset, n, dim, dim_pad, scratch.values);
-    for (size_t strip = 0; strip < task.n_strips(); ++strip) AttendTile(task, strip, tile, n, scratch, state);
+    const size_t offset = (task.kv_head * kv.capacity + tile) * row_bytes;
+    const size_t next = offset + n * row_bytes;
+    const size_t n_next = std::min(kTilePositions, end_of_task - (tile + n));
+    TilePrefetch prefetch = n_next == 0 ? TilePrefetch::OfOutput(task)
+                                        : TilePrefetch::OfTile(kv.keys + next, kv.values + next, n_next * row_bytes);
+    if (narrow) {
+      AttendNarrowTile(task, tile, n, kv.keys + offset, kv.values + offset, scratch, state, prefetch);
+      continue;
+    }
+    for (const bool keys : {true, false}) {
+      UnpackTile(kv.dtype, (keys ? kv.keys : kv.values) + offset, n, kv.head_dim, scratch.tile);
+      for (size_t strip = 0; strip < task.n_strips(); ++strip) {
+        AttendTile(task, strip, tile, n, keys, scratch, state, prefetch);
+      }
+    }
   }
+  if (narrow) WidenOutputs(task, state);
 }
 
 // total = total and part together. Merging with a state that has seen nothing changes no bit.
@@ -298,7 +294,7 @@ void MergeState(const AttentionTask& task, const AttentionState& part, const Att
 }
 
 // out = state.out / state.sum, back to one row per query. A row that saw nothing but -inf gives zeros. Uses up
-// scratch.keys.
+// scratch.tile.
 void WriteOut(const AttentionTask& task, const AttentionScratch& scratch, const AttentionState& state) {
   const Floats d;
   const FloatVec zero = hn::Zero(d);
@@ -307,7 +303,7 @@ void WriteOut(const AttentionTask& task, const AttentionScratch& scratch, const 
     float* to[kLanes];  // lanes beyond the task's rows write where nobody reads
     for (size_t lane = 0; lane < kLanes; ++lane) {
       const size_t at = row + lane;
-      to[lane] = at < task.n_rows ? task.out.Row(task.QueryToken(at)) + task.HeadOffset(at) : scratch.keys;
+      to[lane] = at < task.n_rows ? task.out.Row(task.QueryToken(at)) + task.HeadOffset(at) : scratch.tile;
     }
     const FloatVec sum = hn::Load(d, state.sum + row);
     const FloatVec inverse = hn::IfThenZeroElse(hn::Eq(sum, zero), hn::Div(hn::Set(d, 1.0f), sum));

@@ -23,9 +23,9 @@ struct KvView {
 };
 
 struct AttentionParams {
-  size_t n_heads = 0;         // queries; a multiple of n_kv_heads; head h reads kv head h / (n_heads / n_kv_heads)
-  float scale = 1.0f;         // usually 1 / sqrt(head_dim)
-  size_t window = 0;          // sliding window: position p sees (p - window, p]; 0 = all
+  size_t n_heads = 0;  // queries; a multiple of n_kv_heads; head h reads kv head h / (n_heads / n_kv_heads)
+  float scale = 1.0f;  // usually 1 / sqrt(head_dim)
+  size_t window = 0;   // sliding window: position p sees (p - window, p]; 0 = all
 };
 
 // Owns per-thread scratch; a call allocates nothing. One thread at a time.

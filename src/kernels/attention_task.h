@@ -67,20 +67,58 @@ struct AttentionState {
   static AttentionState At(float* base) { return {base, base + kMaxTaskRows, base + 2 * kMaxTaskRows}; }
 };
 
-// One thread's working memory.
+// Fetches what is needed next into the second-level cache while a tile is worked on: a few lines at a time, because a
+// core has few loads from memory under way at once and the rest would wait.
+struct TilePrefetch {
+  const std::byte* first = nullptr;   // [n_rows, row_bytes]
+  const std::byte* second = nullptr;  // likewise
+  size_t stride_bytes = 0, row_bytes = 0, n_rows = 0;
+  size_t row = 0, byte = 0;  // how far it has got
+
+  // The next tile of the cache: [n_bytes] each.
+  static TilePrefetch OfTile(const std::byte* keys, const std::byte* values, size_t n_bytes) {
+    return {.first = keys, .second = values, .row_bytes = n_bytes, .n_rows = n_bytes == 0 ? 0u : 1u};
+  }
+  // Where the task's results go: the upper and the lower half of its tokens.
+  static TilePrefetch OfOutput(const AttentionTask& task) {
+    const size_t first_token = task.QueryToken(0), n_tokens = task.QueryToken(task.n_rows - 1) + 1 - first_token;
+    const size_t half = (n_tokens + 1) / 2;
+    const float* const out = task.out.Row(first_token) + task.kv_head * task.group * task.kv->head_dim;
+    return {.first = reinterpret_cast<const std::byte*>(out),
+            .second = reinterpret_cast<const std::byte*>(out + (n_tokens - half) * task.out.stride),
+            .stride_bytes = task.out.stride * sizeof(float),
+            .row_bytes = task.group * task.kv->head_dim * sizeof(float),
+            .n_rows = half};
+  }
+
+  void Fetch(size_t n_lines) {
+    for (size_t line = 0; line < n_lines && row < n_rows; ++line) {
+      __builtin_prefetch(first + row * stride_bytes + byte, 0, 2);
+      __builtin_prefetch(second + row * stride_bytes + byte, 0, 2);
+      byte += 64;
+      if (byte >= row_bytes) {
+        byte = 0;
+        ++row;
+      }
+    }
+  }
+};
+
+// One thread's working memory. One tile holds the keys first and the values later: it fits the first-level cache, two
+// would not.
 struct AttentionScratch {
   float* queries = nullptr;  // [strips, dim_pad, kStripRows], scaled
-  float* scores = nullptr;   // [kTilePositions, kStripRows]
-  float* keys = nullptr;     // [kTilePositions, TileStride]
-  float* values = nullptr;   // [kTilePositions, TileStride]
+  float* scores = nullptr;   // [strips, kTilePositions, kStripRows]
+  float* rescale = nullptr;  // [kMaxTaskRows], what a tile scales the earlier sum and out by
+  float* tile = nullptr;     // [kTilePositions, TileStride]
 
   static size_t Floats(size_t dim_pad) {
-    return kMaxTaskRows * dim_pad + kTilePositions * kStripRows + 2 * kTilePositions * TileStride(dim_pad);
+    return kMaxTaskRows * (dim_pad + kTilePositions + 1) + kTilePositions * TileStride(dim_pad);
   }
   static AttentionScratch At(float* base, size_t dim_pad) {
     float* const scores = base + kMaxTaskRows * dim_pad;
-    float* const keys = scores + kTilePositions * kStripRows;
-    return {base, scores, keys, keys + kTilePositions * TileStride(dim_pad)};
+    float* const rescale = scores + kMaxTaskRows * kTilePositions;
+    return {base, scores, rescale, rescale + kMaxTaskRows};
   }
 };
 

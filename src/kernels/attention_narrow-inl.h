@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention of few rows, as in decode: lanes run over positions for the scores and over dimensions for the values, so
+// that no lane idles. Every sum has the order of attention-inl.h, hence the same bits: a score adds up dimension
+// after dimension, a sum of probabilities and an output position after position.
+
+#if defined(NM_ATTENTION_NARROW_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef NM_ATTENTION_NARROW_INL_H
+#undef NM_ATTENTION_NARROW_INL_H
+#else
+#define NM_ATTENTION_NARROW_INL_H
+#endif
+
+#include <algorithm>
+
+#include "hwy/highway.h"
+#include "kernels/attention_task.h"
+#include "kernels/attention_vec-inl.h"
+#include "kernels/simd_math-inl.h"
+#include "kernels/transpose-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace npumoe {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Up to a quarter of the lanes: with more rows the wide kernels lose less than the transposes here cost.
+inline constexpr size_t kNarrowRows = kLanes / 4;
+// Positions whose keys are transposed at once.
+inline constexpr size_t kNarrowPositions = 2 * kLanes;
+static_assert(kTilePositions % kNarrowPositions == 0);
+
+// A few rows against one tile of the cache.
+struct NarrowTile {
+  const float* queries;     // [dim, kStripRows], lane = row, as packed for the wide kernels
+  DType dtype;              // of keys and values
+  const std::byte* keys;    // [n_positions, dim]
+  const std::byte* values;  // [n_positions, dim]
+  float* memory;            // [kTilePositions, TileStride]: one half for keys as f32, one for them transposed
+  float* scores;            // [kNarrowRows, kTilePositions]
+  float* out;               // [kNarrowRows, stride]
+  size_t dim, stride;
+  size_t n_positions;
+
+  float* transposed() const { return memory + kTilePositions / 2 * stride; }  // [dim, kNarrowPositions]
+};
+
+// Transposes the keys of kNarrowPositions positions from `position` on; beyond the last one they repeat it.
+HWY_INLINE void TransposeKeys(const NarrowTile& t, size_t position, TilePrefetch& prefetch) {
+  const Floats d;
+  const float* keys[kNarrowPositions];
+  const size_t n = std::min(kNarrowPositions, t.n_positions - position);
+  const float* first = reinterpret_cast<const float*>(t.keys) + position * t.dim;
+  if (t.dtype == DType::kF16) {
+    UnpackRows(t.dtype, t.keys + position * t.dim * 2, n, t.dim, t.memory);
+    first = t.memory;
+  }
+  const size_t stride = t.dtype == DType::kF16 ? t.stride : t.dim;
+  for (size_t i = 0; i < kNarrowPositions; ++i) keys[i] = first + std::min(i, n - 1) * stride;
+  float* const to = t.transposed();
+  for (size_t lane = 0; lane < kNarrowPositions; lane += kLanes) {
+    size_t k = 0;
+    for (; k + 4 <= t.dim; k += 4) {
+      prefetch.Fetch(kLanes / 4);  // as many lines as are transposed here, when they are f32
+      FloatVec columns[4];
+      LoadColumns(d, keys + lane, k, columns);
+      for (size_t i = 0; i < 4; ++i) hn::Store(columns[i], d, to + (k + i) * kNarrowPositions + lane);
+    }
+    for (; k < t.dim; ++k) {
+      for (size_t i = lane; i < lane + kLanes; ++i) to[k * kNarrowPositions + i] = keys[i][k];
+    }
+  }
+}
+
+// Scores of kN rows against the transposed keys.
+template <size_t kN>
+HWY_INLINE void NarrowScores(const NarrowTile& t, size_t position) {
+  const Floats d;
+  FloatVec acc[kN][2];
+  for (size_t i = 0; i < kN; ++i) acc[i][0] = acc[i][1] = hn::Zero(d);
+  const float* const keys = t.transposed();
+  for (size_t k = 0; k < t.dim; ++k) {
+    const FloatVec key0 = hn::Load(d, keys + k * kNarrowPositions);
+    const FloatVec key1 = hn::Load(d, keys + k * kNarrowPositions + kLanes);
+    for (size_t i = 0; i < kN; ++i) {
+      const FloatVec query = hn::Set(d, t.queries[k * kStripRows + i]);
+      acc[i][0] = hn::MulAdd(query, key0, acc[i][0]);
+      acc[i][1] = hn::MulAdd(query, key1, acc[i][1]);
+    }
+  }
+  for (size_t i = 0; i < kN; ++i) {
+    hn::Store(acc[i][0], d, t.scores + i * kTilePositions + position);
+    hn::Store(acc[i][1], d, t.scores + i * kTilePositions + position + kLanes);
+  }
+}
+
+// Scores of one row become exp(score - max), zero where the row does not see. Moves max and sum on and returns what
+// the earlier sum and out are to be scaled by.
+HWY_INLINE float NarrowProbabilities(float* scores, size_t first_seen, size_t end_seen, size_t n_positions, float& max,
+                                     float& sum) {
+  const Floats d;
+  const size_t n = RoundUp(n_positions, kLanes);
+  std::fill(scores, scores + std::min(first_seen, n), kMinusInf);
+  std::fill(scores + std::min(end_seen, n), scores + n, kMinusInf);
+  FloatVec tile_max = hn::Set(d, max);
+  for (size_t i = 0; i < n; i += kLanes) tile_max = hn::Max(tile_max, hn::Load(d, scores + i));
+  const FloatVec new_max = hn::MaxOfLanes(d, tile_max);
+  const FloatVec pivot = Pivot(new_max);
+  for (size_t i = 0; i < n; i += kLanes) {
+    hn::Store(Exp(d, hn::Sub(hn::Load(d, scores + i), pivot)), d, scores + i);
+  }
+  float tile_sum = 0.0f;
+  for (size_t i = 0; i < n_positions; ++i) tile_sum += scores[i];
+  const FloatVec rescale = Exp(d, hn::Sub(hn::Set(d, max), pivot));
+  sum = hn::GetLane(hn::MulAdd(hn::Set(d, sum), rescale, hn::Set(d, tile_sum)));
+  max = hn::GetLane(new_max);
+  return hn::GetLane(rescale);
+}
+
+// A vector of one position's values from dimension `k` on; zeros beyond the last dimension.
+HWY_INLINE FloatVec LoadValues(const NarrowTile& t, size_t position, size_t k) {
+  const Floats d;
+  const size_t at = position * t.dim + k, left = t.dim - k;
+  if (t.dtype == DType::kF32) return LoadPart(d, reinterpret_cast<const float*>(t.values) + at, left);
+  const auto* const half = reinterpret_cast<const uint16_t*>(t.values) + at;
+#if NM_SIMD_HAVE_F16
+  if (left >= kLanes) {
+    const hn::Rebind<hwy::float16_t, Floats> d16;
+    return hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(half)));
+  }
+#endif
+  HWY_ALIGN float part[kLanes] = {};
+  HalfToFloat(half, std::min(left, kLanes), part);
+  return hn::Load(d, part);
+}
+
+// out = out * rescale + probabilities * values, for kN rows and kWide vectors of dimensions.
+template <size_t kN, size_t kWide>
+HWY_INLINE void NarrowValues(const NarrowTile& t, size_t k, const float* rescale) {
+  const Floats d;
+  FloatVec acc[kN][kWide];
+  for (size_t i = 0; i < kN; ++i) {
+    for (size_t v = 0; v < kWide; ++v) {
+      acc[i][v] = hn::Mul(hn::Load(d, t.out + i * t.stride + k + v * kLanes), hn::Set(d, rescale[i]));
+    }
+  }
+  for (size_t position = 0; position < t.n_positions; ++position) {
+    FloatVec value[kWide];
+    for (size_t v = 0; v < kWide; ++v) value[v] = LoadValues(t, position, k + v * kLanes);
+    for (size_t i = 0; i < kN; ++i) {
+      const FloatVec weight = hn::Set(d, t.scores[i * kTilePositions + position]);
+      for (size_t v = 0; v < kWide; ++v) acc[i][v] = hn::MulAdd(weight, value[v], acc[i][v]);
+    }
+  }
+  for (size_t i = 0; i < kN; ++i) {
+    for (size_t v = 0; v < kWide; ++v) hn::Store(acc[i][v], d, t.out + i * t.stride + k + v * kLanes);
+  }
+}
+
+// kN is the number of rows, rounded up to what there is code for; the rows that fill up repeat the last one.
+template <size_t kN>
+HWY_NOINLINE void AttendNarrow(const NarrowTile& t, size_t n_rows, const size_t* first_seen, const size_t* end_seen,
+                               const AttentionState& state, TilePrefetch& prefetch) {
+  for (size_t position = 0; position < t.n_positions; position += kNarrowPositions) {
+    TransposeKeys(t, position, prefetch);
+    NarrowScores<kN>(t, position);
+  }
+  float rescale[kN] = {};
+  for (size_t row = 0; row < n_rows; ++row) {
+    rescale[row] = NarrowProbabilities(t.scores + row * kTilePositions, first_seen[row], end_seen[row], t.n_positions,
+                                       state.max[row], state.sum[row]);
+  }
+  constexpr size_t kWide = kN == 4 && kBroadcasts == 4 ? 2 : 4;  // 8 accumulators where there are 16 registers
+  size_t k = 0;
+  for (; k + kWide * kLanes <= t.dim; k += kWide * kLanes) NarrowValues<kN, kWide>(t, k, rescale);
+  for (; k < t.dim; k += kLanes) NarrowValues<kN, 1>(t, k, rescale);
+}
+
+// Outputs of the narrow kernels stand behind the first strip of the state, row by row, until the split is done.
+HWY_INLINE float* NarrowOut(const AttentionTask& task, const AttentionState& state) {
+  return state.out + task.StripOffset(kStripRows);
+}
+
+// The task's rows against `n` positions from `tile` on.
+void AttendNarrowTile(const AttentionTask& task, size_t tile, size_t n, const std::byte* keys, const std::byte* values,
+                      const AttentionScratch& scratch, const AttentionState& state, TilePrefetch& prefetch) {
+  size_t first_seen[kLanes] = {}, end_seen[kLanes] = {};
+  for (size_t row = 0; row < task.n_rows; ++row) {
+    first_seen[row] = std::max(task.FirstSeen(row), tile) - tile;
+    end_seen[row] = std::max(std::min(task.Position(row) + 1, tile + n), tile) - tile;
+  }
+  const NarrowTile t{.queries = scratch.queries,
+                     .dtype = task.kv->dtype,
+                     .keys = keys,
+                     .values = values,
+                     .memory = scratch.tile,
+                     .scores = scratch.scores,
+                     .out = NarrowOut(task, state),
+                     .dim = task.kv->head_dim,
+                     .stride = TileStride(task.kv->head_dim),
+                     .n_positions = n};
+  if (task.n_rows == 1) {
+    AttendNarrow<1>(t, task.n_rows, first_seen, end_seen, state, prefetch);
+  } else if (task.n_rows == 2) {
+    AttendNarrow<2>(t, task.n_rows, first_seen, end_seen, state, prefetch);
+  } else {
+    AttendNarrow<4>(t, task.n_rows, first_seen, end_seen, state, prefetch);
+  }
+}
+
+// Zeroes the narrow outputs for a new split.
+void ClearNarrow(const AttentionTask& task, const AttentionState& state) {
+  std::fill_n(NarrowOut(task, state), kNarrowRows * TileStride(task.kv->head_dim), 0.0f);
+}
+
+// Moves the narrow outputs to where the wide kernels have theirs.
+void WidenOutputs(const AttentionTask& task, const AttentionState& state) {
+  const size_t dim = task.kv->head_dim;
+  const float* const rows = NarrowOut(task, state);
+  for (size_t row = 0; row < task.n_rows; ++row) {
+    for (size_t k = 0; k < dim; ++k) state.out[k * kStripRows + row] = rows[row * TileStride(dim) + k];
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace npumoe
+HWY_AFTER_NAMESPACE();
+
+#endif  // NM_ATTENTION_NARROW_INL_H
