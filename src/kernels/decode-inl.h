@@ -252,13 +252,13 @@ inline void DecodeBlock(const BlockQ3K& b, float* out) {
   }
 }
 
-// out[i] = d * q[i], i in [0, 16).
+// out[i] = d * q[i], i in [0, 8).
 template <typename T>
 HWY_INLINE void ScaleScales(const T* q, float d, float* out) {
-  const hn::CappedTag<float, 16> df;
+  const hn::CappedTag<float, 8> df;
   const hn::Rebind<int32_t, decltype(df)> di32;
   const hn::Rebind<T, decltype(df)> dt;
-  for (size_t i = 0; i < 16; i += hn::Lanes(df)) {
+  for (size_t i = 0; i < 8; i += hn::Lanes(df)) {
     const auto value = hn::ConvertTo(df, hn::PromoteTo(di32, hn::LoadU(dt, q + i)));
     hn::StoreU(hn::Mul(value, hn::Set(df, d)), df, out + i);
   }
@@ -266,22 +266,23 @@ HWY_INLINE void ScaleScales(const T* q, float d, float* out) {
 
 // Scale and offset of the 8 groups of Q4_K and Q5_K. UnpackK4Scales, four bytes at a time.
 template <typename Block>
-HWY_INLINE void K4ScalesAndOffsets(const Block& b, float* scales, float* offsets) {  // [16] each, 8 of use
+HWY_INLINE void K4ScalesAndOffsets(const Block& b, float* scales, float* offsets) {  // [8] each
   uint32_t packed[3];
   std::memcpy(packed, b.scales, sizeof(packed));
-  uint32_t bytes[8] = {};
-  bytes[0] = packed[0] & 0x3f3f3f3fu;
-  bytes[1] = (packed[2] & 0x0f0f0f0fu) | (packed[0] >> 2 & 0x30303030u);
-  bytes[4] = packed[1] & 0x3f3f3f3fu;
-  bytes[5] = (packed[2] >> 4 & 0x0f0f0f0fu) | (packed[1] >> 2 & 0x30303030u);
-  alignas(16) uint8_t q[32];
-  std::memcpy(q, bytes, sizeof(bytes));
+  const uint64_t low = packed[0] & 0x3f3f3f3fu;
+  const uint64_t high = (packed[2] & 0x0f0f0f0fu) | (packed[0] >> 2 & 0x30303030u);
+  const uint64_t min_low = packed[1] & 0x3f3f3f3fu;
+  const uint64_t min_high = (packed[2] >> 4 & 0x0f0f0f0fu) | (packed[1] >> 2 & 0x30303030u);
+  alignas(8) uint8_t q[16];
+  const uint64_t bytes[2] = {low | high << 32, min_low | min_high << 32};
+  std::memcpy(q, &bytes[0], 8);
+  std::memcpy(q + 8, &bytes[1], 8);
   ScaleScales(q, F16ToF32(b.d), scales);
-  ScaleScales(q + 16, F16ToF32(b.dmin), offsets);
+  ScaleScales(q + 8, F16ToF32(b.dmin), offsets);
 }
 
 inline void DecodeBlock(const BlockQ4K& b, float* out) {
-  alignas(64) float scales[16], offsets[16];
+  alignas(64) float scales[8], offsets[8];
   K4ScalesAndOffsets(b, scales, offsets);
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
   for (size_t pair = 0; pair < 4; ++pair) {
@@ -306,7 +307,7 @@ inline void DecodeBlock(const BlockQ4K& b, float* out) {
 }
 
 inline void DecodeBlock(const BlockQ5K& b, float* out) {
-  alignas(64) float scales[16], offsets[16];
+  alignas(64) float scales[8], offsets[8];
   K4ScalesAndOffsets(b, scales, offsets);
   alignas(32) int8_t q[256];
   const Bytes d;
@@ -348,6 +349,7 @@ inline void DecodeBlock(const BlockQ6K& b, float* out) {
   }
   alignas(64) float scales[16];
   ScaleScales(b.scales, F16ToF32(b.d), scales);
+  ScaleScales(b.scales + 8, F16ToF32(b.d), scales + 8);
   for (size_t g = 0; g < 16; ++g) ScaleBytes(q + 16 * g, 16, scales + g, out + 16 * g);
 }
 
