@@ -23,8 +23,8 @@ namespace npumoe {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Up to a quarter of the lanes: with more rows the wide kernels lose less than the transposes here cost.
-inline constexpr size_t kNarrowRows = kLanes / 4;
+// Up to half the lanes: with more rows the wide kernels lose less than the transposes here cost.
+inline constexpr size_t kNarrowRows = kLanes / 2;
 // Positions whose keys are transposed at once.
 inline constexpr size_t kNarrowPositions = 2 * kLanes;
 static_assert(kTilePositions % kNarrowPositions == 0);
@@ -169,7 +169,7 @@ HWY_NOINLINE void AttendNarrow(const NarrowTile& t, size_t n_rows, const size_t*
     rescale[row] = NarrowProbabilities(t.scores + row * kTilePositions, first_seen[row], end_seen[row], t.n_positions,
                                        state.max[row], state.sum[row]);
   }
-  constexpr size_t kWide = kN == 4 && kBroadcasts == 4 ? 2 : 4;  // 8 accumulators where there are 16 registers
+  constexpr size_t kWide = std::min<size_t>((kBroadcasts == 8 ? 16 : 8) / kN, 4);  // 8 or 16 accumulators
   size_t k = 0;
   for (; k + kWide * kLanes <= t.dim; k += kWide * kLanes) NarrowValues<kN, kWide>(t, k, rescale);
   for (; k < t.dim; k += kLanes) NarrowValues<kN, 1>(t, k, rescale);
@@ -202,8 +202,10 @@ void AttendNarrowTile(const AttentionTask& task, size_t tile, size_t n, const st
     AttendNarrow<1>(t, task.n_rows, first_seen, end_seen, state, prefetch);
   } else if (task.n_rows == 2) {
     AttendNarrow<2>(t, task.n_rows, first_seen, end_seen, state, prefetch);
-  } else {
+  } else if (task.n_rows <= 4) {
     AttendNarrow<4>(t, task.n_rows, first_seen, end_seen, state, prefetch);
+  } else {
+    AttendNarrow<8>(t, task.n_rows, first_seen, end_seen, state, prefetch);
   }
 }
 
