@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "format/gguf.h"
+#include "format/printable.h"
 #include "model/config.h"
 #include "model/families.h"
 #include "model/rope_scaling.h"
@@ -16,10 +17,13 @@
 namespace npumoe {
 namespace {
 
+constexpr size_t kMaxPathInMessage = 1000;
+
 // One value per file, also where the format allows one per layer: equal values are accepted, others refused.
 class Reader {
  public:
-  Reader(const GgufFile& file, std::string_view architecture) : file_(file), prefix_(std::string(architecture) + '.') {}
+  Reader(const GgufFile& file, std::string_view architecture)
+      : file_(file), prefix_(std::string(architecture) + '.'), subject_(Printable(file.path(), kMaxPathInMessage)) {}
 
   std::string Key(std::string_view suffix) const { return prefix_ + std::string(suffix); }
   bool Has(std::string_view suffix) const { return file_.Find(Key(suffix)) != nullptr; }
@@ -34,7 +38,7 @@ class Reader {
       NM_TRY_VAR(value, file_.Uint(key));
     }
     if (value > limit) {
-      return MakeError(Code::kUnsupported, "{}: {} is {}, limit {}", file_.path(), key, value, limit);
+      return MakeError(Code::kUnsupported, "{}: {} is {}, limit {}", subject_, key, value, limit);
     }
     return static_cast<uint32_t>(value);
   }
@@ -47,7 +51,7 @@ class Reader {
     const std::string key = Key(suffix);
     NM_TRY_VAR(const double value, file_.Float(key));
     if (!std::isfinite(value)) {
-      return MakeError(Code::kCorruptFile, "{}: {} is {}, wanted a finite number", file_.path(), key, value);
+      return MakeError(Code::kCorruptFile, "{}: {} is {}, wanted a finite number", subject_, key, value);
     }
     return value;
   }
@@ -63,6 +67,7 @@ class Reader {
     return view == nullptr || view->shape.rank < 2 ? 0 : view->shape[0];
   }
   const GgufFile& file() const { return file_; }
+  const std::string& subject() const { return subject_; }  // opens every error message
 
  private:
   Result<uint64_t> EqualElements(const std::string& key, const GgufArray& array) const {
@@ -81,16 +86,16 @@ class Reader {
                           [&](int64_t value) { return same(static_cast<uint64_t>(value)); });
     }
     if (!integers || !common) {
-      return MakeError(Code::kCorruptFile, "{}: {} is not an array of counts", file_.path(), key);
+      return MakeError(Code::kCorruptFile, "{}: {} is not an array of counts", subject_, key);
     }
     if (!equal) {
-      return MakeError(Code::kUnsupported, "{}: {} differs from layer to layer, wanted one value", file_.path(), key);
+      return MakeError(Code::kUnsupported, "{}: {} differs from layer to layer, wanted one value", subject_, key);
     }
     return *common;
   }
 
   const GgufFile& file_;
-  std::string prefix_;
+  std::string prefix_, subject_;
 };
 
 // Keys that change the arithmetic in ways these families do not have, with the value that means "not used".
@@ -117,7 +122,7 @@ Status RefuseOtherArithmetic(const Reader& reader) {
   for (const NeutralKey& key : kNeutralKeys) {
     NM_TRY_VAR(const double value, reader.Float(key.suffix, key.neutral));
     if (value != key.neutral && value != 0) {  // 0 is how writers say "unset"
-      return MakeError(Code::kUnsupported, "{}: {} is {}, wanted {} or no such key", reader.file().path(),
+      return MakeError(Code::kUnsupported, "{}: {} is {}, wanted {} or no such key", reader.subject(),
                        reader.Key(key.suffix), value, key.neutral);
     }
   }
@@ -131,7 +136,7 @@ Status ReadShape(const Reader& reader, ModelConfig& config) {
   NM_TRY_VAR(config.n_heads, reader.Uint("attention.head_count", kMaxHeads));
   NM_TRY_VAR(config.n_kv_heads, reader.Uint("attention.head_count_kv", kMaxHeads, config.n_heads));
   NM_TRY_VAR(config.ffn_dim, reader.Uint("feed_forward_length", kMaxDim, 0));
-  const std::string& path = reader.file().path();
+  const std::string& path = reader.subject();
   if (config.n_heads == 0 || config.n_kv_heads == 0) {
     return MakeError(Code::kCorruptFile, "{}: {} attention heads and {} key/value heads, wanted at least 1", path,
                      config.n_heads, config.n_kv_heads);
@@ -160,7 +165,8 @@ Status ReadVocabularySize(const Reader& reader, ModelConfig& config) {
   const size_t rows = reader.Rows("token_embd.weight");
   NM_TRY_VAR(const uint32_t stated, reader.Uint("vocab_size", kMaxVocab, 0));
   if (rows > kMaxVocab) {
-    return MakeError(Code::kUnsupported, "{}: token_embd.weight has {} rows, limit {}", file.path(), rows, kMaxVocab);
+    return MakeError(Code::kUnsupported, "{}: token_embd.weight has {} rows, limit {}", reader.subject(), rows,
+                     kMaxVocab);
   }
   config.vocab_size = rows > 0 ? static_cast<uint32_t>(rows) : stated;
   if (stated != 0 && stated != config.vocab_size) {
@@ -172,7 +178,7 @@ Status ReadVocabularySize(const Reader& reader, ModelConfig& config) {
   const auto* strings = array == nullptr ? nullptr : std::get_if<std::vector<std::string_view>>(array);
   if (strings != nullptr && rows > 0 && strings->size() > rows) {
     return MakeError(Code::kCorruptFile, "{}: tokenizer.ggml.tokens has {} entries, but token_embd.weight only {} rows",
-                     file.path(), strings->size(), rows);
+                     reader.subject(), strings->size(), rows);
   }
   return Ok{};
 }
@@ -184,7 +190,7 @@ Status ReadNorm(const Reader& reader, ModelConfig& config) {
   const std::string_view other =
       config.norm == NormKind::kRms ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon";
   if (!reader.Has(own) && !reader.Has(other)) {
-    return MakeError(Code::kCorruptFile, "{}: missing key {}", reader.file().path(), reader.Key(own));
+    return MakeError(Code::kCorruptFile, "{}: missing key {}", reader.subject(), reader.Key(own));
   }
   NM_TRY_VAR(const double eps, reader.Float(reader.Has(own) ? own : other, 0));
   config.norm_eps = static_cast<float>(eps);
@@ -196,7 +202,7 @@ Result<std::vector<float>> ReadFactors(const Reader& reader, std::string_view na
   const TensorView* view = reader.file().FindTensor(name);
   if (view == nullptr) return std::vector<float>{};
   if (view->shape.elems() != n_wanted || view->shape.inner() != n_wanted) {
-    return MakeError(Code::kCorruptFile, "{}: tensor '{}': shape {}, wanted [{}]", reader.file().path(), name,
+    return MakeError(Code::kCorruptFile, "{}: tensor '{}': shape {}, wanted [{}]", reader.subject(), name,
                      view->shape.ToString(), n_wanted);
   }
   std::vector<float> factors(n_wanted);
@@ -214,12 +220,12 @@ Status ReadYarn(const Reader& reader, ModelConfig& config, double factor, float 
   NM_TRY_VAR(const double log_multiplier, reader.Float("rope.scaling.yarn_log_multiplier", 0.0));
   if ((ext_factor >= 0 && ext_factor != 1.0) || log_multiplier != 0) {
     return MakeError(Code::kUnsupported, "{}: yarn with ext_factor {} and log_multiplier {}, wanted 1 and 0",
-                     reader.file().path(), ext_factor, log_multiplier);
+                     reader.subject(), ext_factor, log_multiplier);
   }
   if (yarn.original_context == 0 || yarn.beta_fast <= 0 || yarn.beta_slow <= 0 || factor <= 0) {
     return MakeError(Code::kCorruptFile,
                      "{}: yarn with original context {}, beta_fast {}, beta_slow {}, factor {}, wanted numbers above 0",
-                     reader.file().path(), yarn.original_context, yarn.beta_fast, yarn.beta_slow, factor);
+                     reader.subject(), yarn.original_context, yarn.beta_fast, yarn.beta_slow, factor);
   }
   SetRopeFactors(config, YarnFactors(config.rope_dim, config.rope_theta, yarn),
                  attn_factor * YarnAttentionFactor(factor));
@@ -234,7 +240,7 @@ Status ReadLongRope(const Reader& reader, bool as_llama_cpp, ModelConfig& config
   NM_TRY_VAR(config.rope_long_factors, ReadFactors(reader, "rope_factors_long.weight", n_factors));
   if (config.rope_short_factors.empty() != config.rope_long_factors.empty()) {
     return MakeError(Code::kCorruptFile, "{}: missing tensor 'rope_factors_{}.weight' beside its twin",
-                     reader.file().path(), config.rope_short_factors.empty() ? "short" : "long");
+                     reader.subject(), config.rope_short_factors.empty() ? "short" : "long");
   }
   if (config.rope_long_factors.empty()) return Ok{};
   NM_TRY_VAR(config.rope_original_context,
@@ -259,7 +265,7 @@ Status ReadLongRope(const Reader& reader, bool as_llama_cpp, ModelConfig& config
 }
 
 Status ReadRope(const Reader& reader, const Family& family, bool as_llama_cpp, ModelConfig& config) {
-  const std::string& path = reader.file().path();
+  const std::string& path = reader.subject();
   config.rope_interleaved = family.gguf_rope_interleaved;
   NM_TRY_VAR(config.rope_theta, reader.Float("rope.freq_base", family.gguf_rope_theta));
   if (!reader.Has("rope.freq_base")) {
@@ -283,7 +289,7 @@ Status ReadRope(const Reader& reader, const Family& family, bool as_llama_cpp, M
   if (type == "yarn") return ReadYarn(reader, config, factor, static_cast<float>(attn_factor));
   if (type != "linear" && type != "none" && type != "longrope") {
     return MakeError(Code::kUnsupported, "{}: {} is '{}', wanted one of: none, linear, longrope, yarn", path,
-                     reader.Key("rope.scaling.type"), type);
+                     reader.Key("rope.scaling.type"), Printable(type));
   }
   NM_TRY_VAR(std::vector<float> frequencies, ReadFactors(reader, "rope_freqs.weight", config.rope_dim / 2));
   if (!frequencies.empty()) {
@@ -325,7 +331,7 @@ Status ReadRouter(const Reader& reader, const Family& family, ModelConfig& confi
   if (gating == 3) config.router = RouterRule::kTopKSoftmax;
   if (gating != 0 && gating != 1 && gating != 3) {
     return MakeError(Code::kUnsupported, "{}: {} is {}, wanted 1 (softmax) or 3 (softmax over the chosen)",
-                     reader.file().path(), reader.Key("expert_gating_func"), gating);
+                     reader.subject(), reader.Key("expert_gating_func"), gating);
   }
   if (gating == 0) {
     config.warnings.push_back(fmt::format("{} is absent: using the rule of architecture '{}'",
@@ -374,14 +380,11 @@ Status ReadEndTokens(const GgufFile& file, ModelConfig& config) {
   return Ok{};
 }
 
-Result<const Family*> ChooseFamily(const GgufFile& file, std::string_view architecture, uint32_t n_experts) {
+// Rows of the table that the architecture's name allows, decided by whether there are experts.
+Result<const Family*> ChooseFamily(const Reader& reader, std::string_view architecture, uint32_t n_experts) {
   if (const Family* family = FindGgufFamily(architecture, n_experts > 0)) return family;
-  if (FindGgufFamily(architecture, n_experts == 0) != nullptr) {
-    return MakeError(Code::kCorruptFile, "{}: {}.expert_count is {}, which architecture '{}' cannot have", file.path(),
-                     architecture, n_experts, architecture);
-  }
-  return MakeError(Code::kUnsupported, "{}: architecture '{}' is not supported, wanted one of: {}", file.path(),
-                   architecture, KnownGgufFamilies());
+  return MakeError(Code::kCorruptFile, "{}: {} is {}, which architecture '{}' cannot have", reader.subject(),
+                   reader.Key("expert_count"), n_experts, architecture);
 }
 
 }  // namespace
@@ -389,9 +392,13 @@ Result<const Family*> ChooseFamily(const GgufFile& file, std::string_view archit
 Result<ModelConfig> ConfigFromGguf(const GgufFile& file, const ConfigOptions& options) {
   NM_TRY_VAR(const std::string_view architecture, file.String("general.architecture"));
   const Reader reader(file, architecture);
+  if (FindGgufFamily(architecture, false) == nullptr && FindGgufFamily(architecture, true) == nullptr) {
+    return MakeError(Code::kUnsupported, "{}: architecture '{}' is not supported, wanted one of: {}", reader.subject(),
+                     Printable(architecture), KnownGgufFamilies());
+  }
   ModelConfig config;
   NM_TRY_VAR(config.n_experts, reader.Uint("expert_count", kMaxExperts, 0));
-  NM_TRY_VAR(const Family* const family, ChooseFamily(file, architecture, config.n_experts));
+  NM_TRY_VAR(const Family* const family, ChooseFamily(reader, architecture, config.n_experts));
   const bool sparse_mixer = family->router == RouterRule::kSparseMixer;
   const bool as_llama_cpp = sparse_mixer && options.phimoe_llama_cpp;
 
@@ -411,7 +418,7 @@ Result<ModelConfig> ConfigFromGguf(const GgufFile& file, const ConfigOptions& op
   NM_TRY(ReadShape(reader, config));
   NM_TRY(ReadVocabularySize(reader, config));
   NM_TRY(ReadNorm(reader, config));
-  if (config.head_dim < 2 || config.rope_dim > config.head_dim) NM_TRY(Validate(config, file.path()));
+  if (config.head_dim < 2 || config.rope_dim > config.head_dim) NM_TRY(Validate(config, reader.subject()));
   NM_TRY(ReadRope(reader, *family, as_llama_cpp, config));
   if (config.n_experts > 0) NM_TRY(ReadExperts(reader, *family, config));
   NM_TRY(ReadEndTokens(file, config));
@@ -420,7 +427,7 @@ Result<ModelConfig> ConfigFromGguf(const GgufFile& file, const ConfigOptions& op
     config.router = RouterRule::kTopKSoftmax;
     config.sliding_window = 0;  // llama.cpp reads none for this architecture
   }
-  NM_TRY(Validate(config, file.path()));
+  NM_TRY(Validate(config, reader.subject()));
   return config;
 }
 

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "base/check.h"
+#include "format/printable.h"
 #include "model/families.h"
 #include "model/json_fields.h"
 #include "model/rope_scaling.h"
@@ -27,7 +28,7 @@ Result<const Family*> ChooseFamily(const JsonFields& fields) {
     return MakeError(Code::kCorruptFile, "{}: missing", fields.Where("model_type"));
   }
   return MakeError(Code::kUnsupported, "{}: '{}' is not supported, wanted one of: {}", fields.Where("model_type"),
-                   model_type.empty() ? class_name : model_type, KnownHuggingFaceFamilies());
+                   Printable(model_type.empty() ? class_name : model_type), KnownHuggingFaceFamilies());
 }
 
 // Fields that change the arithmetic in ways these families do not have.
@@ -36,11 +37,11 @@ Status RefuseOtherArithmetic(const JsonFields& fields) {
     NM_TRY_VAR(const JsonFields quantization, fields.Object("quantization_config"));
     NM_TRY_VAR(const std::string method, quantization.String("quant_method", "unnamed"));
     return MakeError(Code::kUnsupported, "{}: '{}', wanted an unquantised checkpoint (F32, F16, BF16) or a GGUF file",
-                     fields.Where("quantization_config.quant_method"), method);
+                     fields.Where("quantization_config.quant_method"), Printable(method));
   }
   NM_TRY_VAR(const std::string activation, fields.String("hidden_act", "silu"));
   if (activation != "silu" && activation != "swish") {
-    return MakeError(Code::kUnsupported, "{}: '{}', wanted 'silu'", fields.Where("hidden_act"), activation);
+    return MakeError(Code::kUnsupported, "{}: '{}', wanted 'silu'", fields.Where("hidden_act"), Printable(activation));
   }
   NM_TRY_VAR(const bool mlp_bias, fields.Bool("mlp_bias", false));
   if (mlp_bias) return MakeError(Code::kUnsupported, "{}: true, wanted false", fields.Where("mlp_bias"));
@@ -160,7 +161,7 @@ Status ReadScaling(const JsonFields& fields, const JsonFields& scaling, ModelCon
   if (type == "longrope" || type == "su") return ReadLongRope(scaling, original_context, config);
   if (type == "yarn") return ReadYarn(scaling, original_context, config);
   return MakeError(Code::kUnsupported, "{}: '{}', wanted one of: default, linear, llama3, longrope, yarn",
-                   scaling.Where("rope_type"), type);
+                   scaling.Where("rope_type"), Printable(type));
 }
 
 Status ReadRope(const JsonFields& fields, const Family& family, ModelConfig& config) {

@@ -36,7 +36,8 @@ Result<uint64_t> MakeModel(const MakeModelOptions& options, const std::string& p
   replace(config.n_experts, options.n_experts);
   replace(config.top_k, options.top_k);
   replace(config.expert_dim, options.expert_dim);
-  if (config.n_experts > 0) config.dense_layer.assign(std::min(config.n_layers, kMaxLayers), false);  // Validate refuses more
+  if (config.n_experts > 0)
+    config.dense_layer.assign(std::min(config.n_layers, kMaxLayers), false);  // Validate refuses more
   spec.seed = options.seed;
   spec.zipf = options.zipf;
   spec.format = options.hugging_face ? CheckpointFormat::kHuggingFace : CheckpointFormat::kGguf;
