@@ -28,6 +28,7 @@ Ffn::Ffn(const ModelConfig& config, Compute& compute, size_t max_tokens) : confi
   experts_.resize(slots);
   weights_.resize(slots);
   dispatch_.Reserve(max_tokens, config.top_k, config.n_experts);
+  all_.resize(config.n_experts);
   jobs_.reserve(size_t{2} * config.n_experts);
 }
 
@@ -45,14 +46,22 @@ Status Ffn::Run(size_t layer, const LayerWeights& weights, MatView x, MatView y)
     compute_.ForRows(x.rows, [&](size_t row) { AddScaled({out.Row(row), out.cols}, 1.0f, {y.Row(row), y.cols}); });
     return Ok{};
   }
-  NM_TRY(RouteTokens(layer, weights, x));
-  RunExperts(weights, x);
+  RouterLogits(weights, x);
+  NM_TRY(Route(layer, weights, x.rows));
+  for (uint32_t expert = 0; expert < config_.n_experts; ++expert) {
+    all_[expert] = {dispatch_.expert_begin[expert], dispatch_.expert_begin[expert + 1]};
+  }
+  RunSlots(weights, x, all_);
+  Combine(weights, x, y);
+  return Ok{};
+}
+
+void Ffn::Combine(const LayerWeights& weights, MatView x, MatView y) {
   compute_.ForRows(x.rows, [&](size_t token) {
     ScatterAdd(packed_out_.Flat(dispatch_.slots.size()), config_.dim, dispatch_, config_.top_k, token,
                {y.Row(token), y.cols});
   });
   if (config_.shared_expert_dim > 0) RunShared(weights, x, y);
-  return Ok{};
 }
 
 void Ffn::RunDense(const TensorView& w_gate, const TensorView& w_up, const TensorView& w_down, MatView x, MatView out) {
@@ -82,12 +91,15 @@ void Ffn::RunShared(const LayerWeights& weights, MatView x, MatView y) {
   });
 }
 
-Status Ffn::RouteTokens(size_t layer, const LayerWeights& weights, MatView x) {
-  const size_t n_experts = config_.n_experts, top_k = config_.top_k;
-  const MatView logits = router_logits_.Rows(x.rows);
-  const MatMulJob job[] = {{x, weights.router, logits}};
+void Ffn::RouterLogits(const LayerWeights& weights, MatView x) {
+  const MatMulJob job[] = {{x, weights.router, router_logits_.Rows(x.rows)}};
   compute_.matmul.Run(job);
-  for (size_t token = 0; token < x.rows; ++token) {
+}
+
+Status Ffn::Route(size_t layer, const LayerWeights& weights, size_t n_tokens) {
+  const size_t n_experts = config_.n_experts, top_k = config_.top_k;
+  const MatView logits = router_logits_.Rows(n_tokens);
+  for (size_t token = 0; token < n_tokens; ++token) {
     float* row = logits.Row(token);
     if (!weights.router_bias.empty()) AddScaled({weights.router_bias.f32(), n_experts}, 1.0f, {row, n_experts});
     // A single bad value would choose experts at random and look like a plausible answer: say so instead.
@@ -95,35 +107,41 @@ Status Ffn::RouteTokens(size_t layer, const LayerWeights& weights, MatView x) {
       return MakeError(Code::kUnsupported, "layer {}: router logits of token {} are not finite", layer, token);
     }
   }
-  compute_.ForRows(x.rows, [&](size_t token) {
-    Route(config_, {logits.Row(token), n_experts}, route_scratch_.Row(token),
-          std::span(experts_).subspan(token * top_k, top_k), std::span(weights_).subspan(token * top_k, top_k));
+  compute_.ForRows(n_tokens, [&](size_t token) {
+    npumoe::Route(config_, {logits.Row(token), n_experts}, route_scratch_.Row(token),
+                  std::span(experts_).subspan(token * top_k, top_k), std::span(weights_).subspan(token * top_k, top_k));
   });
-  BuildDispatch(std::span(experts_).first(x.rows * top_k), std::span(weights_).first(x.rows * top_k), top_k, n_experts,
-                dispatch_);
+  BuildDispatch(std::span(experts_).first(n_tokens * top_k), std::span(weights_).first(n_tokens * top_k), top_k,
+                n_experts, dispatch_);
   return Ok{};
 }
 
-void Ffn::RunExperts(const LayerWeights& weights, MatView x) {
-  const size_t n_slots = dispatch_.slots.size(), width = config_.expert_dim;
+void Ffn::RunSlots(const LayerWeights& weights, MatView x, std::span<const SlotRange> ranges) {
+  NM_DCHECK(x.stride == config_.dim && ranges.size() == config_.n_experts);
+  const size_t width = config_.expert_dim;
   const std::span<const float> rows(x.data, x.rows * x.stride);
-  NM_DCHECK(x.stride == config_.dim);
-  compute_.ForRows(n_slots, [&](size_t slot) {
-    Pack(rows, config_.dim, std::span(dispatch_.slots).subspan(slot, 1), packed_.Row(slot));
-  });
-  Multiply(weights, /*down=*/false);
   float* const gate = gate_.Row(0).data();
   const float* const up = up_.Row(0).data();
-  compute_.ForRows(n_slots, [&](size_t slot) { SiluMul({gate + slot * width, width}, {up + slot * width, width}); });
-  Multiply(weights, /*down=*/true);
+  compute_.pool.ParallelFor(ranges.size(), [&](size_t expert, size_t) {
+    const auto [begin, end] = ranges[expert];
+    Pack(rows, config_.dim, std::span(dispatch_.slots).subspan(begin, end - begin),
+         packed_.Flat(end).subspan(begin * config_.dim));
+  });
+  Multiply(weights, ranges, /*down=*/false);
+  compute_.pool.ParallelFor(ranges.size(), [&](size_t expert, size_t) {
+    for (size_t slot = ranges[expert].begin; slot < ranges[expert].end; ++slot) {
+      SiluMul({gate + slot * width, width}, {up + slot * width, width});
+    }
+  });
+  Multiply(weights, ranges, /*down=*/true);
 }
 
-// One job per expert and projection; experts that nobody routed to are not touched.
-void Ffn::Multiply(const LayerWeights& weights, bool down) {
+// One job per expert and projection; experts without slots are not touched.
+void Ffn::Multiply(const LayerWeights& weights, std::span<const SlotRange> ranges, bool down) {
   const size_t width = config_.expert_dim;
   jobs_.clear();
   for (uint32_t expert = 0; expert < config_.n_experts; ++expert) {
-    const size_t load = dispatch_.Load(expert), begin = dispatch_.expert_begin[expert];
+    const size_t begin = ranges[expert].begin, load = ranges[expert].end - begin;
     if (load == 0) continue;
     const MatView gate{gate_.Row(0).data() + begin * width, load, width, width};
     const MatView up{up_.Row(0).data() + begin * width, load, width, width};

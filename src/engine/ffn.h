@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <vector>
 
 #include "engine/buffer.h"
@@ -14,25 +15,40 @@
 
 namespace npumoe {
 
-// Scratch is allocated at construction; Run allocates nothing. One thread at a time.
+// Slots [begin, end) of one expert.
+struct SlotRange {
+  uint32_t begin = 0, end = 0;
+};
+
+// Scratch is allocated at construction; nothing allocates afterwards. One thread at a time, but RunSlots may work on
+// some slots while another thread writes SlotOutput of others.
 class Ffn {
  public:
   // `config` and `compute` are borrowed and must outlive this.
   Ffn(const ModelConfig& config, Compute& compute, size_t max_tokens);
 
-  // y += ffn(x). Fails (kUnsupported) when router logits are not finite, naming layer and token.
+  // y += ffn(x), all of it on the CPU. Fails (kUnsupported) when router logits are not finite, naming layer and token.
   Status Run(size_t layer, const LayerWeights& weights,
              MatView x,   // [tokens, dim], normalised
              MatView y);  // [tokens, dim]
+
+  // The parts of a MoE layer, for a caller that computes some slots elsewhere: logits (RouterLogits or written from
+  // outside), Route, then every slot's output by RunSlots or written to SlotOutput, then Combine.
+  void RouterLogits(const LayerWeights& weights, MatView x);
+  MatView logits(size_t n_tokens) { return router_logits_.Rows(n_tokens); }  // [tokens, n_experts]
+  Status Route(size_t layer, const LayerWeights& weights, size_t n_tokens);
+  Dispatch& dispatch() { return dispatch_; }
+  void RunSlots(const LayerWeights& weights, MatView x, std::span<const SlotRange> ranges);  // ranges: [n_experts]
+  std::span<float> SlotOutput(size_t slot) { return packed_out_.Row(slot); }                 // [dim]
+  // y += weighted outputs of all slots, and the shared expert of x.
+  void Combine(const LayerWeights& weights, MatView x, MatView y);
 
   size_t scratch_bytes() const;
 
  private:
   void RunDense(const TensorView& w_gate, const TensorView& w_up, const TensorView& w_down, MatView x, MatView out);
   void RunShared(const LayerWeights& weights, MatView x, MatView y);
-  Status RouteTokens(size_t layer, const LayerWeights& weights, MatView x);
-  void RunExperts(const LayerWeights& weights, MatView x);
-  void Multiply(const LayerWeights& weights, bool down);
+  void Multiply(const LayerWeights& weights, std::span<const SlotRange> ranges, bool down);
 
   const ModelConfig& config_;
   Compute& compute_;
@@ -43,6 +59,7 @@ class Ffn {
   RowBuffer packed_, packed_out_;  // [slots, dim]
   std::vector<uint32_t> experts_;  // [tokens, top_k]
   std::vector<float> weights_;     // [tokens, top_k]
+  std::vector<SlotRange> all_;     // [n_experts] every slot
   Dispatch dispatch_;
   std::vector<MatMulJob> jobs_;
 };
