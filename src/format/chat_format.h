@@ -17,13 +17,15 @@ struct ChatMessage {
   std::string content;
 };
 
-// One piece of a rendered prompt. Text that came from a message is never parsed for control tokens.
+// One piece of a rendered prompt; joined, they are what the model's template renders, BOS included where it writes one.
+// Text that came from a message is never markup. Pieces are cut at control tokens only, where a tokenizer cuts too.
 struct ChatPiece {
   std::string text;
   bool is_markup = false;  // tokenise with parse_special
 };
 
-// "chatml" (Qwen2, Qwen3), "phi3" (Phi-3.5-MoE), "mixtral", "llama3", "olmoe", ...
+// "chatml", "qwen2", "qwen2.5", "qwen3" (thinking left to the model), "qwen3-no-think", "qwen3-thinking", "phi3"
+// (Phi-3.5-MoE), "mixtral", "mistral" (Mixtral's first template), "llama2", "llama3", "llama3.1", "olmoe", "zephyr".
 std::vector<std::string_view> ChatFormatNames();
 
 // The format whose markers occur in a Jinja chat template, or nullopt if none is recognised.
