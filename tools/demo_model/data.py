@@ -21,7 +21,7 @@ import tokenizer
 VOCAB_SIZE = 5120
 HELDOUT_BYTES = 24_000      # per domain, for perplexity
 CALIBRATION_BYTES = 5_000   # per domain, for routing statistics
-RETRIEVAL_DOCUMENTS = 9_000
+RETRIEVAL_DOCUMENTS = 20_000
 END = "<|endoftext|>"
 
 CLASSICS = {
@@ -58,7 +58,7 @@ def gsm8k(path):
         for i, line in enumerate(f):
             item = json.loads(line)
             question, answer = item["question"], re.sub(r"<<.*?>>", "", item["answer"])
-            if i % 3 == 0:
+            if i % 3 == 0 and i < 7000:  # the last problems are the held-out ones: plain text
                 texts.append(f"<|im_start|>user\n{question}<|im_end|>\n"
                              f"<|im_start|>assistant\n{answer}<|im_end|>\n")
             else:
@@ -123,9 +123,9 @@ def word_counts(train):
     return totals
 
 
-def retrieval_texts(train, n, seed, held_out_words):
+def retrieval_texts(train, n, seed):
     rng = random.Random(seed)
-    words = retrieval.key_words(" ".join(train["prose"]), held_out_words)
+    words = retrieval.key_words(" ".join(train["prose"]), held_out=False)
     filler = [line for name in ("prose", "verse", "drama", "spanish", "python")
               for document in train[name] for line in document.split("\n")
               if 30 < len(line) < 160 and END not in line]
@@ -152,9 +152,11 @@ def main():
     with open(f"{args.heldout}/../calibration.txt", "w", encoding="utf-8") as f:
         f.write("".join(sample))
 
+    with open(os.path.join(os.path.dirname(__file__), "key_words.txt"), "w") as f:
+        f.write("\n".join(retrieval.key_words(" ".join(train["prose"]), held_out=True)) + "\n")
     tok = tokenizer.train(word_counts(train), VOCAB_SIZE)
     tok.save(f"{args.out}/tokenizer.json")
-    train["retrieval"] = retrieval_texts(train, RETRIEVAL_DOCUMENTS, 1, held_out_words=False)
+    train["retrieval"] = retrieval_texts(train, RETRIEVAL_DOCUMENTS, seed=1)
     for name, documents in train.items():
         ids = np.array(tok.encode(END.join(documents) + END), dtype=np.uint16)
         np.save(f"{args.out}/{name}.npy", ids)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo model: Qwen3-MoE's arithmetic at dim 256, written for training on a CPU with bf16 tiles.
+"""The demo model: Qwen3-MoE's arithmetic at dim 256.
 
-Weights are float32; matrix products run in bfloat16 (oneDNN uses AMX for them), norms, router,
-softmax of the router and the residual stream stay float32. `exact` runs all of it in float32.
+Weights are float32. `logits` is the definition, plain torch in float32. `loss`, for training, runs
+the matrix products in bfloat16 (oneDNN uses AMX for them) and the rest through fast.py; norms,
+router and the residual stream stay float32.
 """
 
 import dataclasses
@@ -10,6 +11,8 @@ import dataclasses
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+import fast
 
 
 @dataclasses.dataclass
@@ -28,120 +31,22 @@ class Config:
     context: int = 1024
 
 
-class RmsNorm(torch.autograd.Function):
-    """x / rms(x) * weight over the last axis. By hand: half the memory passes of autograd's."""
-
-    @staticmethod
-    def forward(ctx, x, weight, eps):
-        scale = torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
-        unit = x * scale
-        ctx.save_for_backward(unit, scale, weight)
-        return unit * weight
-
-    @staticmethod
-    def backward(ctx, grad):
-        unit, scale, weight = ctx.saved_tensors
-        grad_weight = (grad * unit).flatten(0, -2).sum(0)
-        g = grad * weight
-        g -= unit * (g * unit).mean(-1, keepdim=True)
-        return g.mul_(scale), grad_weight, None
-
-
-class Experts(torch.autograd.Function):
-    """sum_k p[n,k] * down_e(silu(gate_e x) * up_e x) with e = chosen[n,k]: rows are sorted by
-    expert, so that every expert is three plain matrix products."""
-
-    @staticmethod
-    def forward(ctx, x, p, chosen, gate_up, down):
-        n_experts, expert_dim = down.shape[0], down.shape[2]
-        order = torch.argsort(chosen.flatten(), stable=True)
-        token = order // chosen.shape[1]
-        ends = torch.bincount(chosen.flatten(), minlength=n_experts).cumsum(0).tolist()
-        spans = list(zip([0] + ends[:-1], ends))
-        rows = x[token]
-        hidden = torch.empty(len(order), 2 * expert_dim, dtype=x.dtype)
-        y = torch.empty(len(order), x.shape[1], dtype=x.dtype)
-        for e, (a, b) in enumerate(spans):
-            if a < b:
-                torch.mm(rows[a:b], gate_up[e].t(), out=hidden[a:b])
-        gate, up = hidden[:, :expert_dim], hidden[:, expert_dim:]
-        h = F.silu(gate) * up
-        for e, (a, b) in enumerate(spans):
-            if a < b:
-                torch.mm(h[a:b], down[e].t(), out=y[a:b])
-        place = torch.empty_like(order)
-        place[order] = torch.arange(len(order))
-        ctx.save_for_backward(rows, hidden, h, y, p, token, order, place, gate_up, down)
-        ctx.spans = spans
-        picked = y[place].view(*chosen.shape, -1)
-        return (picked.float() * p.unsqueeze(-1)).sum(1)
-
-    @staticmethod
-    def backward(ctx, grad):
-        rows, hidden, h, y, p, token, order, place, gate_up, down = ctx.saved_tensors
-        expert_dim = down.shape[2]
-        g = grad[token]
-        grad_p = (g * y).sum(-1)[place].view_as(p)
-        g = (g * p.flatten()[order].unsqueeze(-1)).to(rows.dtype)
-        gate, up = hidden[:, :expert_dim], hidden[:, expert_dim:]
-        grad_h = torch.empty_like(h)
-        grad_down, grad_gate_up = torch.zeros_like(down), torch.zeros_like(gate_up)
-        for e, (a, b) in enumerate(ctx.spans):
-            if a < b:
-                torch.mm(g[a:b], down[e], out=grad_h[a:b])
-                grad_down[e] = torch.mm(g[a:b].t(), h[a:b])
-        sigmoid = torch.sigmoid(gate)
-        silu = gate * sigmoid
-        grad_hidden = torch.cat([grad_h * up * (sigmoid + silu * (1 - sigmoid)), grad_h * silu], -1)
-        grad_rows = torch.empty_like(rows)
-        for e, (a, b) in enumerate(ctx.spans):
-            if a < b:
-                torch.mm(grad_hidden[a:b], gate_up[e], out=grad_rows[a:b])
-                grad_gate_up[e] = torch.mm(grad_hidden[a:b].t(), rows[a:b])
-        grad_x = grad_rows[place].view(*p.shape, -1).sum(1)
-        return grad_x, grad_p, None, grad_gate_up, grad_down
-
-
-class CrossEntropy(torch.autograd.Function):
-    """Mean next-token loss of tied-head logits, with the gradient made chunk by chunk: the whole
-    [tokens, vocab] matrix never exists."""
-
-    CHUNK = 512
-
-    @staticmethod
-    def forward(ctx, x, head, targets):
-        total, n = 0.0, len(x)
-        grad_x, grad_head = torch.empty_like(x), torch.zeros(head.shape)
-        for a in range(0, n, CrossEntropy.CHUNK):
-            rows, target = x[a:a + CrossEntropy.CHUNK], targets[a:a + CrossEntropy.CHUNK, None]
-            log_p = F.log_softmax((rows @ head.t()).float(), -1)
-            total -= log_p.gather(1, target).sum().item()
-            p = log_p.exp_()
-            p.scatter_add_(1, target, torch.full(target.shape, -1.0))
-            p = p.to(x.dtype)
-            grad_x[a:a + CrossEntropy.CHUNK] = p @ head
-            grad_head += (p.t() @ rows).float()
-        ctx.save_for_backward(grad_x, grad_head)
-        ctx.n = n
-        return torch.tensor(total / n)
-
-    @staticmethod
-    def backward(ctx, grad):
-        grad_x, grad_head = ctx.saved_tensors
-        scale = float(grad) / ctx.n
-        return grad_x * scale, grad_head * scale, None
+def rms_norm(x, weight, eps):
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
 
 
 def rope_tables(config, n):
+    """Cosines and sines [n, head_dim / 2]."""
     inverse = config.rope_theta ** (-torch.arange(0, config.head_dim, 2).float() / config.head_dim)
     angles = torch.arange(n).float()[:, None] * inverse
-    return torch.cos(angles).repeat(1, 2)[:, None], torch.sin(angles).repeat(1, 2)[:, None]
+    return torch.cos(angles), torch.sin(angles)
 
 
-def rotate(x, cos, sin):
-    """NeoX layout: pair i is (x[i], x[i + head_dim / 2])."""
-    half = x.shape[-1] // 2
-    return x * cos + torch.cat([-x[..., half:], x[..., :half]], -1) * sin
+def rotate(x, cosine, sine):
+    """x [batch, n, heads, head_dim]. NeoX layout: pair i is (x[i], x[i + head_dim / 2])."""
+    a, b = x.chunk(2, -1)
+    cosine, sine = cosine[:, None], sine[:, None]
+    return torch.cat([a * cosine - b * sine, b * cosine + a * sine], -1)
 
 
 class Layer(nn.Module):
@@ -164,41 +69,52 @@ class Layer(nn.Module):
         self.gate_up = matrix(c.n_experts, 2 * c.expert_dim, c.dim)
         self.down = matrix(c.n_experts, c.dim, c.expert_dim, scale=out_scale)
 
-    def attention(self, x, cos, sin, mask, dtype):
-        c, (batch, n, _) = self.config, x.shape
-        h = RmsNorm.apply(x, self.attn_norm, c.rms_eps).to(dtype)
-        q, k, v = F.linear(h, self.qkv.to(dtype)).view(batch, n, -1, c.head_dim).split(
-            [c.n_heads, c.n_kv_heads, c.n_kv_heads], 2)
-        q = rotate(RmsNorm.apply(q.float(), self.q_norm * c.head_dim ** -0.5, c.rms_eps), cos, sin)
-        k = rotate(RmsNorm.apply(k.float(), self.k_norm, c.rms_eps), cos, sin)
-        # The query heads of one key head become further rows of one product.
-        group = c.n_heads // c.n_kv_heads
-        q = q.to(dtype).view(batch, n, c.n_kv_heads, group, c.head_dim).permute(0, 2, 3, 1, 4)
-        q = q.reshape(batch * c.n_kv_heads, group * n, c.head_dim)
-        k = k.to(dtype).transpose(1, 2).reshape(batch * c.n_kv_heads, n, c.head_dim)
-        v = v.transpose(1, 2).reshape(batch * c.n_kv_heads, n, c.head_dim)
-        scores = torch.bmm(q, k.transpose(1, 2))
-        scores.view(-1, group, n, n).add_(mask)
-        y = torch.bmm(F.softmax(scores, -1), v)
-        y = y.view(batch, c.n_heads, n, c.head_dim).transpose(1, 2).reshape(batch, n, -1)
-        return F.linear(y, self.attn_out.to(dtype))
-
-    def route(self, h):
-        """h [tokens, dim] -> (probabilities of all experts, weights and ids of the chosen)."""
-        probs = F.softmax(F.linear(h, self.router), -1)
+    def choose(self, router_logits):
+        """(probabilities of all experts, weights and ids of the chosen)."""
+        probs = F.softmax(router_logits, -1)
         top, chosen = probs.topk(self.config.top_k, -1)
         return probs, top / top.sum(-1, keepdim=True), chosen
 
-    def forward(self, x, cos, sin, mask, dtype):
-        x = x + self.attention(x, cos, sin, mask, dtype)
-        h = RmsNorm.apply(x, self.ffn_norm, self.config.rms_eps).flatten(0, 1)
-        probs, p, chosen = self.route(h)
-        y = Experts.apply(h.to(dtype), p, chosen, self.gate_up.to(dtype), self.down.to(dtype))
+    def exact(self, x, tables):
+        """x [batch, n, dim] -> (next x, chosen experts [batch * n, top_k])."""
+        c, (batch, n, _) = self.config, x.shape
+        h = rms_norm(x, self.attn_norm, c.rms_eps)
+        q, k, v = F.linear(h, self.qkv).view(batch, n, -1, c.head_dim).split(
+            [c.n_heads, c.n_kv_heads, c.n_kv_heads], 2)
+        q = rotate(rms_norm(q, self.q_norm, c.rms_eps), *tables)
+        k = rotate(rms_norm(k, self.k_norm, c.rms_eps), *tables)
+        group = c.n_heads // c.n_kv_heads
+        q, k, v = (t.transpose(1, 2) for t in (
+            q, k.repeat_interleave(group, 2), v.repeat_interleave(group, 2)))
+        scores = q @ k.transpose(2, 3) * c.head_dim ** -0.5
+        hidden_keys = torch.ones(n, n, dtype=torch.bool).triu(1)
+        y = scores.masked_fill(hidden_keys, float("-inf")).softmax(-1) @ v
+        x = x + F.linear(y.transpose(1, 2).reshape(batch, n, -1), self.attn_out)
+
+        h = rms_norm(x, self.ffn_norm, c.rms_eps).flatten(0, 1)
+        _, p, chosen = self.choose(F.linear(h, self.router))
+        out = torch.zeros_like(h)
+        for expert in range(c.n_experts):
+            token, slot = (chosen == expert).nonzero(as_tuple=True)
+            gate, up = F.linear(h[token], self.gate_up[expert]).chunk(2, -1)
+            y = F.linear(F.silu(gate) * up, self.down[expert])
+            out = out.index_add(0, token, y * p[token, slot, None])
+        return x + out.view_as(x), chosen
+
+    def fast(self, x, tables, heads):
+        """x [batch * n, dim] -> (next x, balance term)."""
+        c = self.config
+        h, _ = fast.Norm.apply(x, self.attn_norm, c.rms_eps)
+        qkv = F.linear(h, self.qkv.bfloat16())
+        y = fast.Attention.apply(qkv, self.q_norm * c.head_dim ** -0.5, self.k_norm, *tables, heads,
+                                 c.rms_eps)
+        x = x + F.linear(y, self.attn_out.bfloat16())
+        h, h32 = fast.Norm.apply(x, self.ffn_norm, c.rms_eps)
+        probs, p, chosen = self.choose(fast.RouterLinear.apply(h32, self.router))
+        y = fast.Experts.apply(h, p, chosen, self.gate_up.bfloat16(), self.down.bfloat16())
         # Switch Transformer's balance term: 1 when even.
-        n_experts = self.config.n_experts
-        share = torch.bincount(chosen.flatten(), minlength=n_experts) / chosen.numel()
-        balance = n_experts * (share * probs.mean(0)).sum()
-        return x + y.view_as(x), balance, chosen
+        share = torch.bincount(chosen.flatten(), minlength=c.n_experts) / chosen.numel()
+        return x + y, c.n_experts * (share * probs.mean(0)).sum()
 
 
 class DemoModel(nn.Module):
@@ -208,33 +124,26 @@ class DemoModel(nn.Module):
         self.embedding = nn.Parameter(torch.randn(config.vocab_size, config.dim) * 0.02)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.n_layers))
         self.out_norm = nn.Parameter(torch.ones(config.dim))
-        self._tables = {}
-
-    def _positions(self, n, dtype):
-        if (n, dtype) not in self._tables:
-            mask = torch.full((n, n), float("-inf")).triu(1).to(dtype)
-            self._tables[n, dtype] = (*rope_tables(self.config, n), mask)
-        return self._tables[n, dtype]
-
-    def hidden(self, ids, exact=False):
-        """ids [batch, n] -> final normed states [batch, n, dim], mean balance term, chosen experts
-        of every layer."""
-        dtype = torch.float32 if exact else torch.bfloat16
-        cos, sin, mask = self._positions(ids.shape[1], dtype)
-        x = F.embedding(ids, self.embedding)
-        balance, routes = 0.0, []
-        for layer in self.layers:
-            x, term, chosen = layer(x, cos, sin, mask, dtype)
-            balance = balance + term / len(self.layers)
-            routes.append(chosen)
-        return RmsNorm.apply(x, self.out_norm, self.config.rms_eps), balance, routes
 
     def loss(self, ids, targets):
-        h, balance, _ = self.hidden(ids)
-        loss = CrossEntropy.apply(h.flatten(0, 1).bfloat16(), self.embedding.bfloat16(),
-                                  targets.flatten())
-        return loss, balance
+        """ids, targets [batch, n] -> (mean loss in nats, mean balance term of the layers)."""
+        c, (batch, n) = self.config, ids.shape
+        heads = fast.Heads(batch, n, c.n_heads, c.n_kv_heads, c.head_dim)
+        tables = rope_tables(c, n)
+        x = F.embedding(ids.flatten(), self.embedding)
+        balance = 0.0
+        for layer in self.layers:
+            x, term = layer.fast(x, tables, heads)
+            balance = balance + term / c.n_layers
+        h, _ = fast.Norm.apply(x, self.out_norm, c.rms_eps)
+        return (fast.CrossEntropy.apply(h, self.embedding.bfloat16(), targets.flatten().contiguous()),
+                balance)
 
-    def logits(self, ids, exact=True):
-        h, _, routes = self.hidden(ids, exact)
-        return h @ self.embedding.t(), routes
+    def logits(self, ids):
+        """ids [batch, n] -> (logits [batch, n, vocab], chosen experts of every layer)."""
+        tables = rope_tables(self.config, ids.shape[1])
+        x, routes = F.embedding(ids, self.embedding), []
+        for layer in self.layers:
+            x, chosen = layer.exact(x, tables)
+            routes.append(chosen)
+        return rms_norm(x, self.out_norm, self.config.rms_eps) @ self.embedding.t(), routes

@@ -15,8 +15,9 @@ def key_words(text, held_out):
     return [w for i, w in enumerate(words) if (i % 10 == 0) == held_out]
 
 
-def document(rng, words, filler, n_keys, n_filler, n_questions, chat=None):
-    """One text and its (key, value) pairs. `rng` is random.Random; `filler` a list of lines."""
+def document(rng, words, filler, n_keys, n_filler, n_questions, chat=None, again=False):
+    """One text and its (key, value) pairs. `rng` is random.Random; `filler` a list of lines. With
+    `again` a key may be asked for more than once."""
     attribute = rng.choice(ATTRIBUTES)
     keys = rng.sample(words, n_keys)
     pairs = {k: "".join(rng.choice("0123456789") for _ in range(rng.choice([3, 4, 4, 4, 5])))
@@ -25,7 +26,8 @@ def document(rng, words, filler, n_keys, n_filler, n_questions, chat=None):
     for line in rng.sample(filler, n_filler):
         lines.insert(rng.randrange(len(lines) + 1), line)
     body = "\n".join(lines) + "\n"
-    asked = rng.sample(keys, min(n_questions, n_keys))
+    asked = (rng.choices(keys, k=n_questions) if again
+             else rng.sample(keys, min(n_questions, n_keys)))
     if chat is None:
         chat = rng.random() < 0.35
     if not chat:
@@ -37,8 +39,24 @@ def document(rng, words, filler, n_keys, n_filler, n_questions, chat=None):
     return "".join(turns), pairs
 
 
+def repetition(rng, words):
+    """A list and the same list again: the plainest form of looking back."""
+    items = rng.sample(words, rng.randint(3, 12))
+    if rng.random() < 0.5:
+        items = [f"{w} {rng.randrange(10 ** 4):04}" for w in items]
+    line = ", ".join(items)
+    return "\n".join([line] * rng.randint(2, 4)) + "\n"
+
+
 def training_document(rng, words, filler):
-    """Mostly short texts: a model finds the trick there first; long ones teach the distance."""
-    n_filler = rng.choice([0, 0, 1, 2, 4, 6])
-    n_keys = rng.randint(1, 12 if n_filler > 2 else 20)
-    return document(rng, words, filler, n_keys, n_filler, rng.randint(1, 8))[0]
+    """A quarter repetitions, half few keys asked for often, a quarter long texts, which teach the
+    distance: a model trained on those alone had not found the trick after three million tokens."""
+    kind = rng.randrange(4)
+    if kind == 0:
+        return repetition(rng, words)
+    if kind < 3:
+        return document(rng, words, filler, rng.randint(1, 5), rng.choice([0, 0, 1]), 8,
+                        again=True)[0]
+    n_filler = rng.choice([0, 1, 2, 4, 6])
+    n_keys = rng.randint(2, 12 if n_filler > 2 else 20)
+    return document(rng, words, filler, n_keys, n_filler, rng.randint(2, 8))[0]
