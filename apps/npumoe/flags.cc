@@ -139,6 +139,16 @@ std::string Describe(const CLI::Error& error) {
   return text;
 }
 
+// " from NPUMOE_THREADS" when the error is about an option whose value may have come from there.
+std::string EnvironmentOrigin(const CLI::App& app, std::string_view error) {
+  for (const CLI::Option* option : app.get_options()) {
+    if (!option->get_envname().empty() && error.find(option->get_name()) != std::string_view::npos) {
+      return " (" + option->get_envname() + " is set)";
+    }
+  }
+  return "";
+}
+
 }  // namespace
 
 std::optional<int> ParseFlags(CLI::App& app, Args args) {
@@ -151,8 +161,9 @@ std::optional<int> ParseFlags(CLI::App& app, Args args) {
     const Status written = WriteOut(app.help());
     return written.ok() ? kExitDone : FailWith(written.error());
   } catch (const CLI::Error& error) {
-    return UsageError(
-        fmt::format("{}: {} ('npumoe {} --help' shows the flags)", app.get_name(), Describe(error), app.get_name()));
+    const std::string text = Describe(error);
+    return UsageError(fmt::format("{}: {}{} ('npumoe {} --help' shows the flags)", app.get_name(), text,
+                                  EnvironmentOrigin(app, text), app.get_name()));
   }
   return std::nullopt;
 }

@@ -28,8 +28,8 @@ class PromptProgress {
     const double elapsed = Now() - start_;
     const size_t done = std::max(done_tokens, kept_) - kept_, total = std::max(total_tokens, kept_ + 1) - kept_;
     const size_t tenth = done * 10 / total;
-    if (elapsed < kQuietSeconds || (!terminal_ && tenth <= shown_tenth_)) return;
-    shown_tenth_ = tenth;
+    if (elapsed < kQuietSeconds || (!terminal_ && tenth < next_tenth_)) return;
+    next_tenth_ = tenth + 1;
     const std::string line = fmt::format("prompt: {} of {} tokens ({} %), {:.1f} t/s", done, total, done * 100 / total,
                                          static_cast<double>(done) / elapsed);
     WriteErr(terminal_ ? "\r" + line + "\033[K" : "npumoe: " + line + "\n");
@@ -40,7 +40,7 @@ class PromptProgress {
   const size_t kept_;
   const double start_;
   const bool terminal_;
-  size_t shown_tenth_ = 0;
+  size_t next_tenth_ = 0;  // off a terminal: the first line comes after a second, the others per tenth
   bool drawn_ = false;
 };
 

@@ -40,8 +40,10 @@ int RunMakeModel(const std::vector<std::string>& args) {
 
   const auto bytes = MakeModel(options, out);
   if (!bytes) {
-    return bytes.error().code == Code::kInvalidArgument ? UsageError("make-model: " + bytes.error().message)
-                                                        : FailWith(bytes.error());
+    // Impossible shapes are refused by the checks that files go through; here the flags are what is wrong.
+    const Code code = bytes.error().code;
+    const bool outside = code == Code::kIo || code == Code::kNotFound || code == Code::kOutOfMemory;
+    return outside ? FailWith(bytes.error()) : UsageError("make-model: " + bytes.error().message);
   }
   const Status written = WriteOut(fmt::format("{}: {}\n", OneLine(out), FormatBytes(*bytes)));
   return written.ok() ? kExitDone : FailWith(written.error());

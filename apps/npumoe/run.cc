@@ -79,6 +79,7 @@ Result<std::string> ReadPrompt(const RunFlags& flags) {
                  "run: no prompt: give -p TEXT or -f FILE, or pipe text in ('npumoe chat' talks)"};
   }
   auto text = ReadAll(from_stdin ? "-" : flags.prompt_file, kMaxPromptBytes);
+  if (!text && text.error().code == Code::kCancelled) return text.error();
   if (!text) return Error{Code::kIo, "prompt: " + text.error().message};
   if (text->ends_with('\n')) text->pop_back();
   return text;
@@ -149,7 +150,9 @@ int Answer(const RunFlags& flags, Engine& engine, const Prompt& prompt) {
   auto session = engine.NewSession();
   if (!session) return FailWith(session.error());
   const bool streams = !flags.json;
-  if (streams && !flags.no_display_prompt) {
+  // A prompt that cannot be read is not shown: the error is all there is to say.
+  const bool fits = prompt.tokens.size() <= engine.options().context_tokens;
+  if (streams && fits && !flags.no_display_prompt) {
     const Status echoed = WriteOut(prompt.shown);
     if (!echoed) return FailWith(echoed.error());
   }

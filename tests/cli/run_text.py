@@ -81,20 +81,13 @@ class Run(Case):
         self.assertIn("npumoe: stopped: the context of 16 tokens is full", done.err)
 
     def test_a_prompt_beyond_the_context_says_both_numbers(self):
-        line = self.fails_with_echo(1, "context: ", "run", self.model, "-c", "16", "-p", "x" * 400)
+        line = self.fails(1, "context: ", "run", self.model, "-c", "16", "-p", "x" * 400)
         self.assertRegex(line, r"\d+ tokens needed, 16 available")
-
-    def fails_with_echo(self, code, part, *args):
-        done = npumoe(*args)
-        self.assertEqual(done.code, code, done.err)
-        self.assertEqual(len(done.lines), 1, done.err)
-        self.assertIn(part, done.lines[0])
-        return done.lines[0]
 
     def test_prompt_files_that_cannot_be_read(self):
         self.fails(1, "No such file", "run", self.model, "-f", self.dir / "absent.txt")
         self.fails(1, "Is a directory", "run", self.model, "-f", self.dir)
-        self.fails(2, "more than 64.00 MiB, the limit", "run", self.model, "-f", "/dev/zero")
+        self.fails(1, "more than 64.00 MiB, the limit", "run", self.model, "-f", "/dev/zero")
 
     def test_models_that_cannot_be_read(self):
         for name, data in [("empty.gguf", b""), ("junk.gguf", b"junk" * 100), ("page.gguf", b"<!DOCTYPE html><html>"),
