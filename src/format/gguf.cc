@@ -2,6 +2,7 @@
 #include "format/gguf.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <type_traits>
@@ -41,69 +42,29 @@ enum class ValueType : uint32_t {
   kF64 = 12,
 };
 
-// The least bytes an element of an array takes; a string is at least its length word. 0: not an element type.
-uint64_t MinElementBytes(ValueType type) {
-  switch (type) {
-    case ValueType::kU8:
-    case ValueType::kI8:
-    case ValueType::kBool:
-      return 1;
-    case ValueType::kU16:
-    case ValueType::kI16:
-      return 2;
-    case ValueType::kU32:
-    case ValueType::kI32:
-    case ValueType::kF32:
-      return 4;
-    case ValueType::kU64:
-    case ValueType::kI64:
-    case ValueType::kF64:
-    case ValueType::kString:
-      return 8;
-    case ValueType::kArray:
-      break;
-  }
-  return 0;
-}
+// The least bytes an element of an array takes, by ValueType; a string is at least its length word, and arrays are no
+// elements.
+constexpr std::array<uint8_t, 13> kMinElementBytes = {1, 1, 2, 2, 4, 4, 4, 1, 8, 0, 8, 8, 8};
+
+struct ForeignType {
+  uint32_t id;
+  std::string_view name;
+};
 
 // Tensor types of GGUF that have a name but no kernels here, for a better message than a number.
-std::string_view ForeignTensorType(uint32_t type) {
-  switch (type) {
-    case 9:
-      return " (Q8_1)";
-    case 15:
-      return " (Q8_K)";
-    case 16:
-      return " (IQ2_XXS)";
-    case 17:
-      return " (IQ2_XS)";
-    case 18:
-      return " (IQ3_XXS)";
-    case 19:
-      return " (IQ1_S)";
-    case 21:
-      return " (IQ3_S)";
-    case 22:
-      return " (IQ2_S)";
-    case 24:
-      return " (I8)";
-    case 25:
-      return " (I16)";
-    case 26:
-      return " (I32)";
-    case 27:
-      return " (I64)";
-    case 28:
-      return " (F64)";
-    case 29:
-      return " (IQ1_M)";
-    case 34:
-      return " (TQ1_0)";
-    case 35:
-      return " (TQ2_0)";
-    default:
-      return "";
+constexpr std::array kForeignTypes = {
+    ForeignType{9, "Q8_1"},      ForeignType{15, "Q8_K"},  ForeignType{16, "IQ2_XXS"},  ForeignType{17, "IQ2_XS"},
+    ForeignType{18, "IQ3_XXS"},  ForeignType{19, "IQ1_S"}, ForeignType{21, "IQ3_S"},    ForeignType{22, "IQ2_S"},
+    ForeignType{24, "I8"},       ForeignType{25, "I16"},   ForeignType{26, "I32"},      ForeignType{27, "I64"},
+    ForeignType{28, "F64"},      ForeignType{29, "IQ1_M"}, ForeignType{31, "Q4_0_4_4"}, ForeignType{32, "Q4_0_4_8"},
+    ForeignType{33, "Q4_0_8_8"}, ForeignType{34, "TQ1_0"}, ForeignType{35, "TQ2_0"},
+};
+
+std::string TypeText(uint32_t id) {
+  for (const ForeignType& type : kForeignTypes) {
+    if (type.id == id) return fmt::format("{} ({})", id, type.name);
   }
+  return fmt::format("{}", id);
 }
 
 std::string SupportedTypes() {
@@ -267,7 +228,7 @@ Result<GgufArray> Parser::ReadArray(const std::string& key) {
   NM_TRY_VAR(const auto count, Read<uint64_t>("the array of key '" + Printable(key) + "'"));
   const auto type = static_cast<ValueType>(type_id);
   if (type == ValueType::kArray) return Corrupt("key '{}': arrays of arrays are not supported", Printable(key));
-  const uint64_t min_bytes = type_id > 12 ? 0 : MinElementBytes(type);
+  const uint64_t min_bytes = type_id < kMinElementBytes.size() ? kMinElementBytes[type_id] : 0;
   if (min_bytes == 0) return Corrupt("key '{}': array element type {}, wanted 0 to 12", Printable(key), type_id);
   if (count > left() / min_bytes) {
     return Corrupt("key '{}': array of {} elements of at least {} bytes, file has {} bytes left", Printable(key), count,
@@ -406,8 +367,8 @@ Result<Parser::TensorRecord> Parser::ReadTensor(uint64_t index) {
   }
   const auto dtype = DTypeFromGguf(type_id);
   if (!dtype) {
-    return MakeError(Code::kUnsupported, "{}: {}: tensor type {}{} is not supported, wanted one of {}", name_, what,
-                     type_id, ForeignTensorType(type_id), SupportedTypes());
+    return MakeError(Code::kUnsupported, "{}: {}: tensor type {} is not supported, wanted one of {}", name_, what,
+                     TypeText(type_id), SupportedTypes());
   }
   record.dtype = *dtype;
   const auto size_bytes = ByteSize(*dtype, record.shape);

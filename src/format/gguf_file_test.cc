@@ -223,7 +223,7 @@ TEST_F(GgufFileTest, LongArraysLoadInBulk) {
   ASSERT_EQ(tokens.size(), kTokens);
   EXPECT_EQ(tokens[262143], "token262143");
   EXPECT_EQ(std::get<std::vector<double>>(std::get<GgufArray>(*opened->Find("tokenizer.ggml.scores")))[3], -3.0);
-  EXPECT_LT(seconds, 0.25);  // about 0.01 in a release build, 0.06 under sanitizers
+  EXPECT_LT(seconds, 0.5);  // measured: 0.01 in a release build
 }
 
 // All memory asked for, not only its peak, stays below a small multiple of the file for every kind of lie.
