@@ -139,7 +139,7 @@ std::string Describe(const CLI::Error& error) {
   return text;
 }
 
-// " from NPUMOE_THREADS" when the error is about an option whose value may have come from there.
+// " (NPUMOE_THREADS is set)" when the error is about an option whose value may have come from there.
 std::string EnvironmentOrigin(const CLI::App& app, std::string_view error) {
   for (const CLI::Option* option : app.get_options()) {
     if (!option->get_envname().empty() && error.find(option->get_name()) != std::string_view::npos) {
@@ -149,11 +149,25 @@ std::string EnvironmentOrigin(const CLI::App& app, std::string_view error) {
   return "";
 }
 
+// Short names for values in the help: CLI11 would print every range.
+void ShortenValueNames(CLI::App& app) {
+  for (CLI::Option* option : app.get_options()) {
+    const std::string type = option->get_type_name();
+    if (option->get_items_expected_max() == 0 || type.find('{') != std::string::npos) continue;
+    option->option_text(type.starts_with("INT") || type.starts_with("UINT") ? "N"
+                        : type.starts_with("FLOAT")                         ? "X"
+                                                                            : "TEXT");
+  }
+}
+
 }  // namespace
 
 std::optional<int> ParseFlags(CLI::App& app, Args args) {
+  const std::string command = app.get_name();
+  app.name("npumoe " + command);
+  ShortenValueNames(app);
   auto normal = Normalize(app, args);
-  if (!normal) return UsageError(fmt::format("{}: {}", app.get_name(), normal.error().message));
+  if (!normal) return UsageError(fmt::format("{}: {}", command, normal.error().message));
   try {
     std::ranges::reverse(*normal);  // CLI11 takes them from the back
     app.parse(std::move(*normal));
@@ -162,8 +176,8 @@ std::optional<int> ParseFlags(CLI::App& app, Args args) {
     return written.ok() ? kExitDone : FailWith(written.error());
   } catch (const CLI::Error& error) {
     const std::string text = Describe(error);
-    return UsageError(fmt::format("{}: {}{} ('npumoe {} --help' shows the flags)", app.get_name(), text,
-                                  EnvironmentOrigin(app, text), app.get_name()));
+    return UsageError(fmt::format("{}: {}{} ('npumoe {} --help' shows the flags)", command, text,
+                                  EnvironmentOrigin(app, text), command));
   }
   return std::nullopt;
 }

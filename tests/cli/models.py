@@ -101,5 +101,5 @@ class MakeModel(Case):
         self.fails(1, "nowhere", "make-model", *self.SHAPE, "-o", self.dir / "nowhere" / "m.gguf")
         self.fails(2, "q9_9", "make-model", *self.SHAPE, "--type", "q9_9", "-o", self.dir / "t.gguf")
         self.assertFalse((self.dir / "t.gguf").exists())
-        self.fails(2, "top", "make-model", *self.SHAPE, "--experts", "2", "--top-k", "5", "-o", self.dir / "k.gguf")
+        self.fails(2, "5 experts per token", "make-model", *self.SHAPE, "--experts", "2", "--top-k", "5", "-o", self.dir / "k.gguf")
         self.assertFalse((self.dir / "k.gguf").exists())
