@@ -17,33 +17,6 @@ constexpr size_t kMaxRunBytes = size_t{1} << 30;
 // assumed: real vocabularies stay far below (Llama 48 bytes, Gemma 93).
 constexpr size_t kMaxScoredTokenBytes = 512;
 
-// GPT-2's alphabet: printable Latin-1 stands for itself, the other bytes for U+0100 and after, in order.
-bool StandsForItself(unsigned byte) {
-  return (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
-}
-
-std::array<char32_t, 256> MakeByteLetters() {
-  std::array<char32_t, 256> letters{};
-  char32_t next = 256;
-  for (unsigned byte = 0; byte < 256; ++byte) letters[byte] = StandsForItself(byte) ? byte : next++;
-  return letters;
-}
-
-std::array<int16_t, 512> MakeLetterBytes() {
-  std::array<int16_t, 512> bytes{};
-  bytes.fill(-1);
-  const auto letters = MakeByteLetters();
-  for (size_t byte = 0; byte < 256; ++byte) bytes[letters[byte]] = static_cast<int16_t>(byte);
-  return bytes;
-}
-
-int HexValue(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
-}
-
 bool HasInnerMark(std::string_view text) {
   for (size_t at = text.find(kSpaceMark, 1); at != std::string_view::npos; at = text.find(kSpaceMark, at + 1)) {
     if (at < kSpaceMark.size() || text.substr(at - kSpaceMark.size(), kSpaceMark.size()) != kSpaceMark) return true;
@@ -56,49 +29,6 @@ bool CanMerge(TokenKind kind) {
 }
 
 }  // namespace
-
-std::optional<std::string> BytesOfLetters(std::string_view letters) {
-  static const std::array<int16_t, 512> kBytes = MakeLetterBytes();
-  std::string out;
-  out.reserve(letters.size());
-  for (size_t pos = 0; pos < letters.size();) {
-    const Utf8Char c = DecodeUtf8(letters, pos);
-    if (c.length == 0 || c.code >= kBytes.size() || kBytes[c.code] < 0) return std::nullopt;
-    out.push_back(static_cast<char>(kBytes[c.code]));
-    pos += c.length;
-  }
-  return out;
-}
-
-std::string LettersOfBytes(std::string_view bytes) {
-  static const std::array<char32_t, 256> kLetters = MakeByteLetters();
-  std::string out;
-  for (const char c : bytes) AppendUtf8(kLetters[static_cast<unsigned char>(c)], &out);
-  return out;
-}
-
-std::optional<uint8_t> ByteOfName(std::string_view text) {
-  if (text.size() != 6 || !text.starts_with("<0x") || text[5] != '>') return std::nullopt;
-  const int high = HexValue(text[3]), low = HexValue(text[4]);
-  if (high < 0 || low < 0) return std::nullopt;
-  return static_cast<uint8_t>(high * 16 + low);
-}
-
-void TextTable::Reserve(size_t n, size_t n_bytes) {
-  ends_.reserve(n + 1);
-  bytes_.reserve(n_bytes);
-}
-
-void TextTable::Add(std::string_view text) {
-  bytes_.insert(bytes_.end(), text.begin(), text.end());
-  ends_.push_back(bytes_.size());
-}
-
-std::optional<int32_t> Vocabulary::Find(std::string_view text) const {
-  const auto it = ids.find(text);
-  if (it == ids.end()) return std::nullopt;
-  return it->second;
-}
 
 // Gives every text that merging may meet a symbol.
 class BpeBuilder {
@@ -185,14 +115,17 @@ Result<BpeModel> BpeModel::FromMerges(const Vocabulary& vocabulary, std::span<co
       return MakeError(Code::kCorruptFile, "{}: merge {}: one side is empty", subject, i);
     }
     joined.assign(merge.left).append(merge.right);
-    for (const std::string_view text : {merge.left, merge.right, std::string_view(joined)}) {
-      if (strict && !vocabulary.Find(text)) {
+    std::array<int32_t, 3> symbols{};
+    const std::array<std::string_view, 3> texts = {merge.left, merge.right, joined};
+    for (size_t k = 0; k < 3; ++k) {
+      symbols[k] = builder.SymbolOf(texts[k]);
+      const bool is_token = static_cast<size_t>(symbols[k]) < vocabulary.size() || vocabulary.Find(texts[k]);
+      if (strict && !is_token) {
         return MakeError(Code::kCorruptFile, "{}: merge {}: '{}' is not in the vocabulary", subject, i,
-                         Printable(text));
+                         Printable(texts[k]));
       }
     }
-    const int32_t left = builder.SymbolOf(merge.left), right = builder.SymbolOf(merge.right);
-    if (!builder.Insert(left, right, static_cast<uint32_t>(i), builder.SymbolOf(joined), joined)) {
+    if (!builder.Insert(symbols[0], symbols[1], static_cast<uint32_t>(i), symbols[2], joined)) {
       return MakeError(Code::kCorruptFile, "{}: merge {}: the pair '{}', '{}' stands there twice", subject, i,
                        Printable(merge.left), Printable(merge.right));
     }

@@ -25,14 +25,19 @@ class JsonField {
 
   const Json& value() const { return *value_; }
   const std::string& path() const { return path_; }
+  // The path without the separator that the path of a whole document ends with.
+  std::string_view subject() const {
+    const std::string_view path = path_;
+    return path.ends_with(": ") ? path.substr(0, path.size() - 2) : path;
+  }
 
   template <typename... Args>
   Error Corrupt(fmt::format_string<Args...> format, Args&&... args) const {
-    return MakeError(Code::kCorruptFile, "{}: {}", path_, fmt::format(format, std::forward<Args>(args)...));
+    return MakeError(Code::kCorruptFile, "{}: {}", subject(), fmt::format(format, std::forward<Args>(args)...));
   }
   template <typename... Args>
   Error Unsupported(fmt::format_string<Args...> format, Args&&... args) const {
-    return MakeError(Code::kUnsupported, "{}: {}", path_, fmt::format(format, std::forward<Args>(args)...));
+    return MakeError(Code::kUnsupported, "{}: {}", subject(), fmt::format(format, std::forward<Args>(args)...));
   }
 
   // The member of an object, or nullopt if it is absent or null. kCorruptFile if this is no object.

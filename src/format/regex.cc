@@ -40,11 +40,12 @@ class Translator {
         NM_TRY(Escape());
       } else if (in_class_) {
         NM_TRY(InClass(c));
+      } else if (c == '[') {
+        OpenClass();
+      } else if (c == '}' && pattern_.substr(pos_ + 1).starts_with('+')) {
+        return Unsupported("a '+' after an interval");  // Oniguruma repeats the interval, PCRE2 makes it possessive
       } else {
-        if (c == '[')
-          OpenClass();
-        else
-          Copy(1);
+        Copy(1);
       }
     }
     return std::move(out_);
@@ -104,9 +105,16 @@ class Translator {
       case 'M':
         return Unsupported(fmt::format("'\\{}'", next));
       default:
-        Copy(std::min<size_t>(2, pattern_.size() - pos_));
+        Copy(EscapeLength());
         return Ok{};
     }
+  }
+  // Of what PCRE2 reads alike: \p{L}, \x{41} or a backslash and one character.
+  size_t EscapeLength() const {
+    const std::string_view escape = pattern_.substr(pos_);
+    const bool has_braces = escape.starts_with("\\p{") || escape.starts_with("\\P{") || escape.starts_with("\\x{");
+    const size_t end = has_braces ? escape.find('}') : std::string_view::npos;
+    return end != std::string_view::npos ? end + 1 : std::min<size_t>(2, escape.size());
   }
   Status Class(std::string_view members, bool negated) {
     if (in_class_ && negated) return Unsupported("a negated class inside a set");

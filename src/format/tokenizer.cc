@@ -91,21 +91,6 @@ struct Tokenizer::Impl {
   TokenizerData data;
 };
 
-Status IndexVocabulary(Vocabulary* vocabulary, std::string_view subject) {
-  vocabulary->ids.reserve(vocabulary->size());
-  const auto is_padding = [&](size_t id) {
-    return vocabulary->kinds[id] == TokenKind::kUnused || vocabulary->kinds[id] == TokenKind::kUnknown;
-  };
-  for (size_t id = 0; id < vocabulary->size(); ++id) {
-    const auto [it, is_new] = vocabulary->ids.try_emplace(vocabulary->texts[id], static_cast<int32_t>(id));
-    if (!is_new && !is_padding(id) && !is_padding(static_cast<size_t>(it->second))) {
-      return MakeError(Code::kCorruptFile, "{}: tokens {} and {} have the same text '{}'", subject, it->second, id,
-                       Printable(vocabulary->texts[id]));
-    }
-  }
-  return Ok{};
-}
-
 void FinishEog(TokenizerData* data) {
   SpecialTokens& special = data->special;
   const auto control = [&](std::string_view text) -> std::optional<int32_t> {

@@ -159,7 +159,7 @@ Status LoadBpe(const Reader& reader, std::string_view pre_override, TokenizerDat
   options.ignore_merges = rule->ignore_merges;
   options.unk = data->special.unk;
   NM_TRY_VAR(data->model, BpeModel::FromMerges(data->vocabulary, merges, options, false, reader.name()));
-  if (data->model.n_missing_bytes() > 0) {
+  if (data->model.n_missing_bytes() > 0 && !options.unk) {
     data->warnings.push_back(fmt::format("{}: {} of 256 bytes have no token; text with them is lost", reader.name(),
                                          data->model.n_missing_bytes()));
   }
@@ -272,7 +272,7 @@ Status LoadGgufTokenizer(const GgufMetadata& metadata, std::string_view name, st
   }
   NM_TRY(ReadTokens(reader, &data->vocabulary));
   NM_TRY(ReadKinds(reader, &data->vocabulary));
-  NM_TRY(IndexVocabulary(&data->vocabulary, name));
+  NM_TRY(data->vocabulary.BuildIndex(name));
   NM_TRY(ReadSpecial(reader, is_spm, data));
   NM_TRY(is_spm ? LoadSpm(reader, data) : LoadBpe(reader, pre_override, data));
   NM_TRY(ReadAffixes(reader, data));

@@ -34,10 +34,6 @@ struct TokenizerData {
   std::vector<std::string> warnings;
 };
 
-// Makes vocabulary->ids from texts. Of equal texts the first one wins; kCorruptFile if both are tokens that text can
-// become (padding may repeat).
-Status IndexVocabulary(Vocabulary* vocabulary, std::string_view subject);
-
 // Fills special.eog: eos, the ids that are there already, and control tokens that published models end their answers
 // with, known by their text. Ascending, without repetitions.
 void FinishEog(TokenizerData* data);

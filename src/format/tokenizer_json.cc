@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "format/printable.h"
+#include "format/tokenizer_document.h"
 #include "format/tokenizer_impl.h"
 #include "format/tokenizer_json_parts.h"
 
@@ -19,7 +20,7 @@ constexpr size_t kMaxExtraIds = 1024;
 // What the model's part says, before it is built.
 struct ModelPart {
   BpeModel::Options options;
-  std::vector<std::string_view> texts;  // by id; borrowed from the document
+  std::vector<std::string_view> texts;  // by id; borrowed from the document and the added tokens
   std::vector<bool> is_used;            // by id
   std::optional<std::string> unk_token;
 };
@@ -59,15 +60,16 @@ Status Place(const JsonField& field, std::string_view text, size_t id, ModelPart
   return Ok{};
 }
 
-Status ReadVocab(const JsonField& vocab, size_t id_limit, ModelPart* part) {
-  if (!vocab.value().is_object()) return vocab.Corrupt("is no object");
-  part->texts.reserve(vocab.value().size());
-  part->is_used.reserve(vocab.value().size());
-  for (const auto& [text, id] : vocab.value().items()) {
-    if (!id.is_number_unsigned() || id.get<uint64_t>() >= id_limit) {
-      return vocab.Corrupt("the id of '{}' is no integer from 0 to {}", Printable(text), id_limit - 1);
-    }
-    NM_TRY(Place(vocab, text, id.get<uint64_t>(), part));
+Status ReadVocab(const JsonField& root, const TokenizerDocument& document, size_t id_limit, ModelPart* part) {
+  const JsonField vocab(&root.value(), root.path() + "model.vocab");
+  const size_t n = document.vocab_texts.size();
+  part->texts.reserve(n);
+  part->is_used.reserve(n);
+  for (size_t i = 0; i < n; ++i) {
+    const std::string_view text = document.vocab_texts[i];
+    const uint64_t id = document.vocab_ids[i];
+    if (id >= id_limit) return vocab.Corrupt("'{}' has id {}, limit {}", Printable(text), id, id_limit - 1);
+    NM_TRY(Place(vocab, text, id, part));
   }
   return Ok{};
 }
@@ -127,48 +129,41 @@ Status BuildVocabulary(const JsonField& root, const AddedPart& added, const Mode
   for (const AddedToken& token : added.tokens) {
     vocabulary.kinds[static_cast<size_t>(token.id)] = token.is_control ? TokenKind::kControl : TokenKind::kUserDefined;
   }
-  return IndexVocabulary(&vocabulary, root.path());
+  return vocabulary.BuildIndex(root.subject());
 }
 
 Status FillAddedTokens(const JsonField& root, AddedPart added, TokenizerData* data) {
   for (size_t i = 0; i < added.tokens.size(); ++i) {
     AddedToken& token = added.tokens[i];
     if (!added.normalized[i] || data->normalizer.empty()) {
-      NM_TRY(data->added.Add(std::move(token), root.path()));
+      NM_TRY(data->added.Add(std::move(token), root.subject()));
       continue;
     }
     token.text = data->normalizer.Apply(token.text);
-    NM_TRY(data->added_normalized.Add(std::move(token), root.path()));
+    NM_TRY(data->added_normalized.Add(std::move(token), root.subject()));
   }
   return Ok{};
 }
 
-// "a b" or ["a", "b"].
-Result<BpeModel::MergeText> ReadMerge(const JsonField& merges, size_t i) {
-  const Json& merge = merges.value()[i];
-  if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
-    return BpeModel::MergeText{merge[0].get_ref<const std::string&>(), merge[1].get_ref<const std::string&>()};
+Status BuildModel(const JsonField& root, const TokenizerDocument& document, const BpeModel::Options& options,
+                  TokenizerData* data) {
+  const std::string path = root.path() + "model.merges";
+  const size_t n_merges = document.n_merges();
+  if (n_merges == 0) {
+    return MakeError(Code::kCorruptFile, "{}: {}; without merges every character would be a token", path,
+                     document.has_merges ? "empty" : "missing");
   }
-  if (!merge.is_string()) return merges.Item(i).Corrupt("is neither a string nor a pair of strings");
-  const std::string_view text = merge.get_ref<const std::string&>();
-  const size_t space = text.find(' ');
-  if (space == std::string_view::npos || text.find(' ', space + 1) != std::string_view::npos) {
-    return merges.Item(i).Corrupt("'{}' is not two texts with one space between", Printable(text));
-  }
-  return BpeModel::MergeText{text.substr(0, space), text.substr(space + 1)};
-}
-
-Status BuildModel(const JsonField& model, BpeModel::Options options, TokenizerData* data) {
-  NM_TRY_VAR(const JsonField merges, model.Array("merges"));
-  const size_t n_merges = merges.value().size();
-  if (n_merges == 0) return merges.Corrupt("no merges; without them every character would be a token");
-  std::vector<BpeModel::MergeText> texts;
-  texts.reserve(n_merges);
+  if (n_merges >= INT32_MAX) return MakeError(Code::kCorruptFile, "{}: {} merges, ranks have 31 bits", path, n_merges);
+  std::vector<BpeModel::MergeText> merges;
+  merges.reserve(n_merges);
   for (size_t i = 0; i < n_merges; ++i) {
-    NM_TRY_VAR(const BpeModel::MergeText merge, ReadMerge(merges, i));
-    texts.push_back(merge);
+    merges.push_back({document.merge_texts[2 * i], document.merge_texts[2 * i + 1]});
   }
-  NM_TRY_VAR(data->model, BpeModel::FromMerges(data->vocabulary, texts, options, true, merges.path()));
+  NM_TRY_VAR(data->model, BpeModel::FromMerges(data->vocabulary, merges, options, true, path));
+  if (data->model.n_missing_bytes() > 0 && !options.unk) {
+    data->warnings.push_back(fmt::format("{}{} of 256 bytes have no token; text with them is lost", root.path(),
+                                         data->model.n_missing_bytes()));
+  }
   return Ok{};
 }
 
@@ -255,14 +250,15 @@ Status ReadComponents(const JsonField& root, bool* byte_level, TokenizerData* da
   return Ok{};
 }
 
-Status LoadDocument(const JsonField& root, TokenizerData* data) {
+Status LoadDocument(const TokenizerDocument& document, const JsonField& root, TokenizerData* data) {
   NM_TRY_VAR(const JsonField model, root.At("model"));
-  NM_TRY_VAR(const JsonField vocab, model.At("vocab"));
   ModelPart part;
   NM_TRY(ReadModelOptions(model, &part));
-  const size_t n_entries = vocab.value().size() + root.value().value("added_tokens", Json::array()).size();
+  if (!document.has_vocab) return model.Corrupt("'vocab' is missing or no object");
+  NM_TRY_VAR(const auto added_list, root.Find("added_tokens"));
+  const size_t n_entries = document.vocab_texts.size() + (added_list ? added_list->value().size() : 0);
   const size_t id_limit = std::min<size_t>(n_entries * kMaxIdsPerToken + kMaxExtraIds, INT32_MAX);
-  NM_TRY(ReadVocab(vocab, id_limit, &part));
+  NM_TRY(ReadVocab(root, document, id_limit, &part));
   AddedPart added;
   NM_TRY(ReadAddedTokens(root, id_limit, &added));
   NM_TRY(PlaceAddedTokens(root, added, &part));
@@ -275,7 +271,7 @@ Status LoadDocument(const JsonField& root, TokenizerData* data) {
     }
     data->special.unk = part.options.unk;
   }
-  NM_TRY(BuildModel(model, part.options, data));
+  NM_TRY(BuildModel(root, document, part.options, data));
   NM_TRY(FillAddedTokens(root, std::move(added), data));
   NM_TRY_VAR(const auto post_processor, root.Find("post_processor"));
   if (post_processor) {
@@ -292,8 +288,8 @@ Status LoadDocument(const JsonField& root, TokenizerData* data) {
 Status LoadJsonTokenizer(std::string_view tokenizer_json, std::string_view tokenizer_config_json,
                          std::string_view generation_config_json, std::string_view name, TokenizerData* data) {
   const std::string subject = fmt::format("{}: tokenizer.json", name);
-  NM_TRY_VAR(const Json document, ParseJson(tokenizer_json, subject));
-  NM_TRY(LoadDocument(JsonField(&document, subject + ": "), data));
+  NM_TRY_VAR(const TokenizerDocument document, ParseTokenizerDocument(tokenizer_json, subject));
+  NM_TRY(LoadDocument(document, JsonField(&document.rest, subject + ": "), data));
   NM_TRY(ReadTokenizerConfig(tokenizer_config_json, name, data));
   NM_TRY(ReadGenerationConfig(generation_config_json, name, data));
   SpecialTokens& special = data->special;

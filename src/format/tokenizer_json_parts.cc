@@ -233,7 +233,9 @@ Status ReadPostProcessor(const JsonField& field, int depth, size_t vocab_size, s
 }
 
 Status ReadDecoder(const JsonField& field, int depth, bool byte_level, bool* strips_leading_space) {
-  NM_TRY_VAR(const std::string kind, field.String("type"));
+  const Result<std::string> type = field.String("type");
+  if (!type.ok()) return type.error();
+  const std::string& kind = *type;
   if (kind == "Sequence") {
     return ForEachIn(field, "decoders", depth, [&](const JsonField& item) {
       return ReadDecoder(item, depth + 1, byte_level, strips_leading_space);
