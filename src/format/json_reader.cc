@@ -19,12 +19,12 @@ Result<std::optional<JsonField>> JsonField::Find(std::string_view key) const {
   if (!value_->is_object()) return Corrupt("is no object");
   const auto it = value_->find(key);
   if (it == value_->end() || it->is_null()) return std::optional<JsonField>();
-  return std::optional(JsonField(&*it, path_ + (path_.ends_with(": ") ? "" : ".") + std::string(key)));
+  return std::optional(JsonField(&*it, path_ + (path_.ends_with(": ") ? "" : ".") + Printable(key)));
 }
 
 Result<JsonField> JsonField::At(std::string_view key) const {
   NM_TRY_VAR(auto field, Find(key));
-  if (!field) return Corrupt("'{}' is missing", key);
+  if (!field) return Corrupt("'{}' is missing", Printable(key));
   return *std::move(field);
 }
 

@@ -45,7 +45,7 @@ struct SplitScratch {
 class PreTokenizer {
  public:
   void Add(SplitStep step) { steps_.push_back(std::move(step)); }
-  bool empty() const { return steps_.empty(); }
+  size_t n_steps() const { return steps_.size(); }
 
   // Fills scratch->text and scratch->pieces. Malformed bytes become pieces of one byte. `is_first`: `text` starts
   // where the whole input starts.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "format/unicode.h"
 
 namespace npumoe {
@@ -45,6 +46,27 @@ std::string ReplacePattern(std::string_view text, const Regex& regex, std::strin
 }
 
 }  // namespace
+
+Status TextNormalizer::Add(NormalizerStep step, std::string_view subject) {
+  if (steps_.size() >= kMaxNormalizerSteps) {
+    return MakeError(Code::kUnsupported, "{}: more than {} steps", subject, kMaxNormalizerSteps);
+  }
+  if (step.kind == NormalizerStep::Kind::kPrepend && step.text.size() > kMaxPrefixBytes) {
+    return MakeError(Code::kUnsupported, "{}: a prefix of {} bytes, at most {} are supported", subject,
+                     step.text.size(), kMaxPrefixBytes);
+  }
+  size_t growth = 1;                                        // of this step
+  if (step.kind == NormalizerStep::Kind::kNfc) growth = 3;  // UAX 15: at most three times the bytes in UTF-8
+  if (step.kind == NormalizerStep::Kind::kReplaceText) growth = step.content.size() / step.text.size() + 1;
+  if (step.kind == NormalizerStep::Kind::kReplacePattern) growth = step.content.size() + 1;
+  if (growth > kMaxNormalizerGrowth || growth_ * growth > kMaxNormalizerGrowth) {
+    return MakeError(Code::kUnsupported, "{}: replacements that can make text more than {} times as long", subject,
+                     kMaxNormalizerGrowth);
+  }
+  growth_ *= growth;
+  steps_.push_back(std::move(step));
+  return Ok{};
+}
 
 std::string TextNormalizer::Apply(std::string_view text) const {
   std::string out(text);

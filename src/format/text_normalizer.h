@@ -8,8 +8,14 @@
 #include <vector>
 
 #include "format/regex.h"
+#include "npumoe/result.h"
 
 namespace npumoe {
+
+// A file could ask for replacements of replacements without end. Real ones make three bytes of a space.
+inline constexpr size_t kMaxNormalizerGrowth = 64;  // assumed: ample
+inline constexpr size_t kMaxNormalizerSteps = 64;
+inline constexpr size_t kMaxPrefixBytes = 256;
 
 struct NormalizerStep {
   enum class Kind { kNfc, kPrepend, kReplaceText, kReplacePattern };
@@ -22,7 +28,9 @@ struct NormalizerStep {
 // Immutable once filled.
 class TextNormalizer {
  public:
-  void Add(NormalizerStep step) { steps_.push_back(std::move(step)); }
+  // kUnsupported if the steps together could make text grow beyond kMaxNormalizerGrowth times its length, or are too
+  // many.
+  Status Add(NormalizerStep step, std::string_view subject);
   bool empty() const { return steps_.empty(); }
 
   // The steps in order; an empty text stays empty. Malformed bytes pass unchanged.
@@ -30,6 +38,7 @@ class TextNormalizer {
 
  private:
   std::vector<NormalizerStep> steps_;
+  size_t growth_ = 1;  // bytes of output for a byte of input, at most
 };
 
 }  // namespace npumoe

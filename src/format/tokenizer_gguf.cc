@@ -146,7 +146,7 @@ Status LoadBpe(const Reader& reader, std::string_view pre_override, TokenizerDat
     return MakeError(Code::kUnsupported, "{}: {}: unknown pre-tokenizer '{}', known: {} (a known one can be forced)",
                      reader.name(), key, Printable(pre), fmt::join(PreRuleNames(), ", "));
   }
-  if (rule->nfc) data->normalizer.Add({.kind = NormalizerStep::Kind::kNfc, .text = {}, .content = {}, .regex = {}});
+  if (rule->nfc) NM_TRY(data->normalizer.Add({NormalizerStep::Kind::kNfc, {}, {}, {}}, reader.name()));
   for (const std::string_view pattern : rule->patterns) {
     NM_TRY_VAR(Regex regex, Regex::Compile(pattern, reader.name()));
     SplitStep step;
@@ -180,10 +180,10 @@ Status LoadSpm(const Reader& reader, TokenizerData* data) {
   }
   NM_TRY_VAR(const auto prefix, reader.Bool(Key("add_space_prefix")));
   if (prefix.value_or(true)) {
-    data->normalizer.Add({NormalizerStep::Kind::kPrepend, " ", {}, {}});
+    NM_TRY(data->normalizer.Add({NormalizerStep::Kind::kPrepend, " ", {}, {}}, reader.name()));
     data->strips_leading_space = true;
   }
-  data->normalizer.Add({NormalizerStep::Kind::kReplaceText, " ", std::string(kSpaceMark), {}});
+  NM_TRY(data->normalizer.Add({NormalizerStep::Kind::kReplaceText, " ", std::string(kSpaceMark), {}}, reader.name()));
   BpeModel::Options options;
   options.byte_fallback = true;
   options.unk = data->special.unk;

@@ -10,7 +10,8 @@
 namespace npumoe {
 namespace {
 
-constexpr int kMaxDepth = 8;  // of Sequence in Sequence; real files have one
+constexpr int kMaxDepth = 8;           // of Sequence in Sequence; real files have one
+constexpr size_t kMaxSplitSteps = 64;  // real files have at most five
 
 // The pattern of the ByteLevel pre-tokenizer, GPT-2's.
 constexpr std::string_view kByteLevelPattern =
@@ -63,8 +64,7 @@ Status ReadReplace(const JsonField& field, TextNormalizer* normalizer) {
     step.kind = NormalizerStep::Kind::kReplaceText;
     step.text = std::move(pattern.text);
   }
-  normalizer->Add(std::move(step));
-  return Ok{};
+  return normalizer->Add(std::move(step), field.path());
 }
 
 Status ReadSplit(const JsonField& field, PreTokenizer* pre_tokenizer) {
@@ -188,12 +188,12 @@ Status ReadNormalizer(const JsonField& field, int depth, TextNormalizer* normali
   } else {
     return UnknownKind(field, kind, "NFC, Prepend, Replace, Sequence");
   }
-  normalizer->Add(std::move(step));
-  return Ok{};
+  return normalizer->Add(std::move(step), field.path());
 }
 
 Status ReadPreTokenizer(const JsonField& field, int depth, PreTokenizer* pre_tokenizer, bool* byte_level) {
   NM_TRY_VAR(const std::string kind, field.String("type"));
+  if (pre_tokenizer->n_steps() >= kMaxSplitSteps) return field.Unsupported("more than {} steps", kMaxSplitSteps);
   if (*byte_level) return field.Unsupported("'{}' after ByteLevel", Printable(kind));
   if (kind == "Sequence") {
     return ForEachIn(field, "pretokenizers", depth, [&](const JsonField& item) {
