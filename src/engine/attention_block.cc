@@ -65,7 +65,7 @@ void AttentionBlock::NormHeads(std::span<float> heads, const TensorView& weight)
   }
 }
 
-void AttentionBlock::PrepareHeads(const LayerWeights& weights, size_t token) {
+void AttentionBlock::PrepareHeads(const LayerWeights& weights, size_t token, size_t first_row) {
   const auto q = q_.Row(token), k = k_.Row(token);
   AddBias(weights.bq, q);
   AddBias(weights.bk, k);
@@ -76,18 +76,20 @@ void AttentionBlock::PrepareHeads(const LayerWeights& weights, size_t token) {
   }
   for (const auto heads : {q, k}) {
     for (size_t begin = 0; begin < heads.size(); begin += config_.head_dim) {
-      ApplyRope(heads.subspan(begin, config_.head_dim), cos_.Row(token), sin_.Row(token), rope_interleaved_);
+      ApplyRope(heads.subspan(begin, config_.head_dim), cos_.Row(first_row + token), sin_.Row(first_row + token),
+                rope_interleaved_);
     }
   }
 }
 
-void AttentionBlock::Run(const LayerWeights& weights, const KvView& kv, size_t first_position, MatView x, MatView y) {
+void AttentionBlock::Run(const LayerWeights& weights, const KvView& kv, size_t first_position, MatView x, MatView y,
+                         size_t first_row) {
   const size_t n_tokens = x.rows;
   const MatMulJob projections[] = {
       {x, weights.wq, q_.Rows(n_tokens)}, {x, weights.wk, k_.Rows(n_tokens)}, {x, weights.wv, v_.Rows(n_tokens)}};
   compute_.matmul.Run(projections);
   compute_.ForRows(n_tokens, [&](size_t token) {
-    PrepareHeads(weights, token);
+    PrepareHeads(weights, token, first_row);
     kv.Store(first_position + token, k_.Row(token).data(), v_.Row(token).data());
   });
   const AttentionParams params{config_.n_heads, 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),

@@ -27,15 +27,19 @@ class AttentionBlock {
   // Computes cos/sin of this chunk's positions once for all layers.
   void SetPositions(const RopeTable& rope, size_t first_position, size_t n_tokens);
 
-  // Stores the tokens' keys and values, then y += attention(x).
+  // Stores the tokens' keys and values, then y += attention(x). The tokens start at row `first_row` of SetPositions.
   void Run(const LayerWeights& weights, const KvView& kv, size_t first_position,
-           MatView x,   // [tokens, dim], normalised
-           MatView y);  // [tokens, dim]
+           MatView x,  // [tokens, dim], normalised
+           MatView y,  // [tokens, dim]
+           size_t first_row = 0);
+
+  std::span<const float> Cos(size_t row) { return cos_.Row(row); }  // [rope_dim / 2]
+  std::span<const float> Sin(size_t row) { return sin_.Row(row); }  // [rope_dim / 2]
 
   size_t scratch_bytes() const;
 
  private:
-  void PrepareHeads(const LayerWeights& weights, size_t token);
+  void PrepareHeads(const LayerWeights& weights, size_t token, size_t first_row);
   void NormHeads(std::span<float> heads, const TensorView& weight) const;
 
   const ModelConfig& config_;

@@ -91,8 +91,8 @@ void Ffn::RunShared(const LayerWeights& weights, MatView x, MatView y) {
   });
 }
 
-void Ffn::RouterLogits(const LayerWeights& weights, MatView x) {
-  const MatMulJob job[] = {{x, weights.router, router_logits_.Rows(x.rows)}};
+void Ffn::RouterLogits(const LayerWeights& weights, MatView x, size_t first_token) {
+  const MatMulJob job[] = {{x, weights.router, router_logits_.Rows(first_token, x.rows)}};
   compute_.matmul.Run(job);
 }
 

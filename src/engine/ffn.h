@@ -34,7 +34,7 @@ class Ffn {
 
   // The parts of a MoE layer, for a caller that computes some slots elsewhere: logits (RouterLogits or written from
   // outside), Route, then every slot's output by RunSlots or written to SlotOutput, then Combine.
-  void RouterLogits(const LayerWeights& weights, MatView x);
+  void RouterLogits(const LayerWeights& weights, MatView x, size_t first_token = 0);
   MatView logits(size_t n_tokens) { return router_logits_.Rows(n_tokens); }  // [tokens, n_experts]
   Status Route(size_t layer, const LayerWeights& weights, size_t n_tokens);
   Dispatch& dispatch() { return dispatch_; }
