@@ -4,7 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
+#include <cstdlib>
 #include <optional>
 
 #include "apps/npumoe/commands.h"
@@ -99,6 +99,7 @@ class Conversation {
   // Obeys a line that starts with a slash. False: the user leaves.
   Result<bool> Command(std::string_view line);
   bool failed() const { return failed_; }
+  bool interrupted() const { return interrupted_; }  // the last answer, by Ctrl-C
 
  private:
   void SetSystem(std::string text) {
@@ -120,10 +121,11 @@ class Conversation {
   int64_t max_tokens_;
   const bool stats_, show_special_;
   std::vector<Message> messages_;
-  bool failed_ = false;
+  bool failed_ = false, interrupted_ = false;
 };
 
 Status Conversation::Turn(std::string text) {
+  interrupted_ = false;
   messages_.push_back({"user", std::move(text)});
   const auto tokens = engine_.EncodeChat(messages_, /*add_generation_prompt=*/true, format_);
   if (!tokens) {
@@ -146,7 +148,8 @@ Status Conversation::Turn(std::string text) {
   }
   const Status ended = WriteOut("\n");
   if (!ended) return ended;
-  if (answer->reason == StopReason::kInterrupted && answer->text.empty()) {
+  interrupted_ = answer->reason == StopReason::kInterrupted;
+  if (interrupted_ && answer->text.empty()) {
     messages_.pop_back();  // nothing was said: as if the question had not been asked
   } else {
     messages_.push_back({"assistant", answer->text});
@@ -252,9 +255,9 @@ Result<bool> Conversation::Command(std::string_view line) {
   return true;
 }
 
-enum class Input { kMessage, kEnd, kNothing };
+enum class Input { kMessage, kEnd, kNothing, kInterrupted };
 
-// Reads one message, over several lines between fences. kNothing: an empty line, or input given up.
+// Reads one message, over several lines between fences. kNothing: an empty line, or a message too long.
 Input ReadMessage(LineReader& reader, bool decorated, std::string& message) {
   const auto prompt = [&](std::string_view text) {
     if (decorated) (void)WriteOut(text);
@@ -268,7 +271,7 @@ Input ReadMessage(LineReader& reader, bool decorated, std::string& message) {
       case LineReader::Outcome::kInterrupted:
         ClearInterrupt();
         prompt("\n(Ctrl-D or /bye leaves)\n");
-        return Input::kNothing;
+        return Input::kInterrupted;
       case LineReader::Outcome::kTooLong:
         Note(fmt::format("message: more than {}, the limit; not sent", FormatBytes(kMaxMessageBytes)));
         return Input::kNothing;
@@ -307,11 +310,14 @@ Input ReadMessage(LineReader& reader, bool decorated, std::string& message) {
 }
 
 int Talk(Conversation& conversation, const ChatFlags& flags) {
-  const bool decorated = StdinIsTerminal() && StdoutIsTerminal();
+  const bool typed = StdinIsTerminal(), decorated = typed && StdoutIsTerminal();
+  // Ctrl-C stops an answer for a person at the keyboard, but the program when messages come from a script.
+  const auto ends = [&](const Conversation& talk) { return talk.interrupted() && !typed; };
   if (flags.first_option->count() > 0) {
     if (decorated) (void)WriteOut(fmt::format("> {}\n", flags.first_message));
     const Status turned = conversation.Turn(flags.first_message);
     if (!turned) return FailWith(turned.error());
+    if (ends(conversation)) return kExitInterrupted;
     if (flags.single_turn) return conversation.failed() ? kExitFailed : kExitDone;
   } else if (decorated) {
     (void)WriteOut("Ask something; /help lists the commands.\n");
@@ -321,7 +327,8 @@ int Talk(Conversation& conversation, const ChatFlags& flags) {
   while (true) {
     const Input input = ReadMessage(reader, decorated, message);
     if (input == Input::kEnd) break;
-    if (input == Input::kNothing) continue;
+    if (input == Input::kInterrupted && !typed) return kExitInterrupted;
+    if (input != Input::kMessage) continue;
     if (message[0] == '/' && message.find('\n') == std::string::npos) {
       const auto stays = conversation.Command(Trim(message));
       if (!stays) return FailWith(stays.error());
@@ -330,6 +337,7 @@ int Talk(Conversation& conversation, const ChatFlags& flags) {
     }
     const Status turned = conversation.Turn(message);
     if (!turned) return FailWith(turned.error());
+    if (ends(conversation)) return kExitInterrupted;
     if (flags.single_turn) break;
   }
   // A person saw each complaint; a script sees the exit code.

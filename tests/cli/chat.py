@@ -4,8 +4,10 @@ import fcntl
 import os
 import pty
 import re
+import signal
 import subprocess
 import termios
+import time
 
 from harness import NPUMOE, SECONDS, clean_environment, npumoe, Case, read_until
 
@@ -82,6 +84,17 @@ class Chat(Case):
         expected = self.chat(b"Hello\n").out
         self.assertEqual(self.chat(b"", "-p", "Hello").out, expected)
         self.assertEqual(self.chat(b"Again\n", "-p", "Hello", "-st").out, expected)
+
+    def test_ctrl_c_ends_a_conversation_that_a_script_feeds(self):
+        flags = [NPUMOE, "chat", self.model, "--chat-template", "chatml", "--temp", "0", "-c", "100000"]
+        for text, n_before in ((b"", 0), (b"Hello\n", 8)):  # while waiting, and in an answer that runs on
+            with subprocess.Popen(flags, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=clean_environment()) as process:
+                process.stdin.write(text)
+                process.stdin.flush()
+                self.assertEqual(len(process.stdout.read(n_before)), n_before)
+                time.sleep(1 if n_before == 0 else 0)
+                process.send_signal(signal.SIGINT)
+                self.assertEqual(process.wait(timeout=SECONDS), 130)
 
     def test_on_a_terminal(self):
         """Prompt, Ctrl-C on an idle line, Ctrl-C in an answer, Ctrl-D."""
