@@ -2,6 +2,7 @@
 #include <bit>
 
 #include "kernels/strip.h"
+#define HWY_WANT_AVX3_DL
 #include "kernels/target_test.h"
 #include "kernels/test_weights.h"
 

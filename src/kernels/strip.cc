@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#define HWY_WANT_AVX3_DL
 #include "kernels/simd_targets.h"
 
 #undef HWY_TARGET_INCLUDE
