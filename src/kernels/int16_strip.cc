@@ -22,13 +22,10 @@ HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512vnni")
 namespace npumoe {
 namespace HWY_NAMESPACE {
 
-// Activations that are quantized together and meet every group of weight rows: 48 rows * K * 3 bytes. Twice as many are
-// 1 to 2 % faster, half as many 3 to 7 % slower (measured with K = 768 and 2048).
-constexpr size_t kPanelRows = 48;
 // Two slabs are multiplied at a time: an activation byte is broadcast once for 32 weight rows.
 constexpr size_t kSlabs = 2;
 static_assert(kSlabs * kSlabRows == kInt16StripStep);
-constexpr size_t kTileRows = 6;
+constexpr size_t kTileRows = kInt16PanelStep;
 
 struct Tile {
   const XBlock* x[kTileRows];
@@ -138,7 +135,7 @@ HWY_NOINLINE void MultiplyTile(const Tile& tile) {
 
 // Everything RunInt16Strip keeps in its scratch.
 struct Scratch {
-  XBlock* x;  // [kPanelRows, K / 32]
+  XBlock* x;  // [kInt16PanelRows, K / 32]
   Slab slabs[kSlabs];
   std::byte* tail;  // 16 rows of one piece, for a slab that hangs over the end of the weights
 };
@@ -181,8 +178,7 @@ void DecodeSlab(const StripArgs& args, size_t first, size_t n_rows, size_t k0, s
 }
 
 template <typename Block>
-void MultiplyPanel(const StripArgs& args, const Scratch& scratch, size_t row0, size_t n_x, size_t first,
-                   size_t n_cols) {
+void MultiplyColumns(const StripArgs& args, const Scratch& scratch, size_t first, size_t n_cols) {
   constexpr int kGroups = Format<Block>::kGroups;
   constexpr bool kOffset = Format<Block>::kOffset;
   const size_t all_blocks = args.x.cols / 32;
@@ -202,11 +198,11 @@ void MultiplyPanel(const StripArgs& args, const Scratch& scratch, size_t row0, s
       DecodeSlab<Block>(args, first + kSlabRows * s, std::min(kSlabRows, n_cols - kSlabRows * s), k0, tile.n_blocks,
                         scratch.tail, scratch.slabs[s]);
     }
-    for (size_t row = 0; row < n_x;) {
-      const size_t rows = std::min(n_x - row, kTileRows);
+    for (size_t row = 0; row < args.x.rows;) {
+      const size_t rows = std::min(args.x.rows - row, kTileRows);
       for (size_t r = 0; r < rows; ++r) {
         tile.x[r] = scratch.x + (row + r) * all_blocks + k0;
-        tile.y[r] = args.y.Row(row0 + row + r) + first;
+        tile.y[r] = args.y.Row(row + r) + first;
       }
       switch (rows) {
         case 1:
@@ -235,20 +231,18 @@ void MultiplyPanel(const StripArgs& args, const Scratch& scratch, size_t row0, s
 
 template <typename Block>
 HWY_NOINLINE void MultiplyStrip(const StripArgs& args) {
+  NM_DCHECK(args.x.rows <= kInt16PanelRows);
   const size_t n_blocks = args.x.cols / 32;
   const Scratch scratch = LayOut(args.scratch);
-  for (size_t row0 = 0; row0 < args.x.rows; row0 += kPanelRows) {
-    const size_t n_x = std::min(kPanelRows, args.x.rows - row0);
-    for (size_t r = 0; r < n_x; ++r) {
-      const float* x = args.x.Row(row0 + r);
-      XBlock* out = scratch.x + r * n_blocks;
-      for (size_t b = 0; b < n_blocks; ++b) {
-        QuantizeBlock<Format<Block>::kGroups>(x + 32 * b, Format<Block>::kZero, out + b);
-      }
+  for (size_t r = 0; r < args.x.rows; ++r) {
+    const float* x = args.x.Row(r);
+    XBlock* out = scratch.x + r * n_blocks;
+    for (size_t b = 0; b < n_blocks; ++b) {
+      QuantizeBlock<Format<Block>::kGroups>(x + 32 * b, Format<Block>::kZero, out + b);
     }
-    for (size_t n = 0; n < args.n_rows; n += kInt16StripStep) {
-      MultiplyPanel<Block>(args, scratch, row0, n_x, args.first + n, std::min(kInt16StripStep, args.n_rows - n));
-    }
+  }
+  for (size_t n = 0; n < args.n_rows; n += kInt16StripStep) {
+    MultiplyColumns<Block>(args, scratch, args.first + n, std::min(kInt16StripStep, args.n_rows - n));
   }
 }
 
@@ -298,7 +292,7 @@ bool HasInt16StripTarget(DType dtype) {
 }
 
 size_t Int16ScratchFloatsTarget(size_t max_inner) {
-  return kSlabs * kSlabFloats + kTailFloats + kPanelRows * (max_inner / 32) * sizeof(XBlock) / sizeof(float);
+  return kSlabs * kSlabFloats + kTailFloats + kInt16PanelRows * (max_inner / 32) * sizeof(XBlock) / sizeof(float);
 }
 
 }  // namespace HWY_NAMESPACE

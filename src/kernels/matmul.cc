@@ -15,8 +15,9 @@ namespace {
 
 // Below this many tasks per thread the strips are cut finer, up to so many times by two, so that the threads end
 // together. assumed.
-constexpr size_t kTasksPerThread = 16;
-constexpr size_t kFinest = 2;
+constexpr size_t kTasksPerThread = 8;
+constexpr size_t kFinest = 3;
+constexpr size_t kFinestF32 = 2;
 
 // Where a thread stands in the list of jobs. Tasks come to a thread in ascending order, so it only moves forward.
 struct alignas(64) Cursor {
@@ -24,19 +25,46 @@ struct alignas(64) Cursor {
   size_t first_task = 0;  // of that job
 };
 
-// Weight rows of one task. On the 16-bit path a task prepares its activations once for all its rows, so it takes many.
-size_t StripRows(const MatMulJob& job, size_t fineness) {
-  if (!HasInt16Strip(job.w.dtype)) return kStripRows >> fineness;
-  const size_t most = kMaxInt16StripRows >> fineness;
-  const size_t n_strips = std::max<size_t>(1, (job.y.cols + most - 1) / most);
-  const size_t even = (job.y.cols + n_strips - 1) / n_strips;
-  return (even + kInt16StripStep - 1) / kInt16StripStep * kInt16StripStep;
+// How a job is cut into tasks: panels of activations times strips of weight rows.
+struct Cut {
+  size_t panel_rows, strip_rows;
+  size_t n_panels, n_strips;
+  size_t n_tasks() const { return n_panels * n_strips; }
+};
+
+size_t CeilDiv(size_t a, size_t b) { return (a + b - 1) / b; }
+
+// Parts of n of at most `most`, nearly equal, multiples of `step` but for the last.
+size_t EvenPart(size_t n, size_t most, size_t step) { return CeilDiv(CeilDiv(n, CeilDiv(n, most)), step) * step; }
+
+Cut CutJob(const MatMulJob& job, size_t fineness) {
+  const size_t m = job.x.rows, n = job.y.cols;
+  if (m == 0 || n == 0) return {};
+  Cut cut = {};
+  if (HasInt16Strip(job.w.dtype)) {
+    cut.panel_rows = EvenPart(m, kInt16PanelRows, kInt16PanelStep);
+    cut.strip_rows = EvenPart(n, kMaxInt16StripRows >> fineness, kInt16StripStep);
+  } else {  // a strip of decoded weights is kept for all activations
+    cut.panel_rows = m;
+    cut.strip_rows = kStripRows >> std::min(fineness, kFinestF32);
+  }
+  cut.n_panels = CeilDiv(m, cut.panel_rows);
+  cut.n_strips = CeilDiv(n, cut.strip_rows);
+  return cut;
 }
 
-size_t Strips(const MatMulJob& job, size_t fineness) {
-  if (job.x.rows == 0 || job.y.cols == 0) return 0;
-  const size_t strip_rows = StripRows(job, fineness);
-  return (job.y.cols + strip_rows - 1) / strip_rows;
+// Task `task` of the job, without its scratch.
+StripArgs TaskOf(const MatMulJob& job, const Cut& cut, size_t task) {
+  const DTypeInfo& info = Info(job.w.dtype);
+  const size_t row = task / cut.n_strips * cut.panel_rows;
+  const size_t rows = std::min(cut.panel_rows, job.x.rows - row);
+  const size_t first = task % cut.n_strips * cut.strip_rows;
+  return {.x = ConstMatView(job.x.Row(row), rows, job.x.cols, job.x.stride),
+          .w = job.w,
+          .row_bytes = job.x.cols / info.block_elems * info.block_bytes,
+          .first = first,
+          .n_rows = std::min(cut.strip_rows, job.y.cols - first),
+          .y = MatView{job.y.Row(row), rows, job.y.cols, job.y.stride}};
 }
 
 struct FreeAligned {
@@ -77,28 +105,22 @@ void MatMul::Run(std::span<const MatMulJob> jobs) {
   size_t n_tasks = 0;
   while (true) {
     n_tasks = 0;
-    for (const MatMulJob& job : jobs) n_tasks += Strips(job, fineness);
+    for (const MatMulJob& job : jobs) n_tasks += CutJob(job, fineness).n_tasks();
     if (n_tasks >= kTasksPerThread * impl.pool.n_threads() || fineness == kFinest) break;
     ++fineness;
   }
   std::fill(impl.cursors.begin(), impl.cursors.end(), Cursor{});
   impl.pool.ParallelFor(n_tasks, [&](size_t task, size_t thread) {
     Cursor& cursor = impl.cursors[thread];
-    while (task - cursor.first_task >= Strips(jobs[cursor.job], fineness)) {
-      cursor.first_task += Strips(jobs[cursor.job], fineness);
+    Cut cut = CutJob(jobs[cursor.job], fineness);
+    while (task - cursor.first_task >= cut.n_tasks()) {
+      cursor.first_task += cut.n_tasks();
       ++cursor.job;
+      cut = CutJob(jobs[cursor.job], fineness);
     }
     const MatMulJob& job = jobs[cursor.job];
-    const DTypeInfo& info = Info(job.w.dtype);
-    const size_t strip_rows = StripRows(job, fineness);
-    const size_t first = (task - cursor.first_task) * strip_rows;
-    const StripArgs args = {.x = job.x,
-                            .w = job.w,
-                            .row_bytes = job.x.cols / info.block_elems * info.block_bytes,
-                            .first = first,
-                            .n_rows = std::min(strip_rows, job.y.cols - first),
-                            .y = job.y,
-                            .scratch = impl.scratch[thread].get()};
+    StripArgs args = TaskOf(job, cut, task - cursor.first_task);
+    args.scratch = impl.scratch[thread].get();
     if (HasInt16Strip(job.w.dtype)) {
       RunInt16Strip(args);
     } else {
