@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Held-out perplexity per domain, retrieval accuracy, expert use and samples of a checkpoint.
 
-Usage: evaluate.py --run RUN_DIR [--heldout models/heldout]     (prints the tables of the card)
+Usage: evaluate.py --run RUN_DIR [--parts perplexity,retrieval,samples]   (the tables of the card)
 """
 
 import argparse
@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 
 import retrieval
+from export_gguf import load_model, rounded_like_the_file
 from tokenizer import Tokenizer
 
 WINDOW = 512
@@ -153,12 +154,30 @@ def print_experts(shares):
         print(f"| {a} | " + " | ".join(f"{v:.2f}" for v in overlap) + " |")
 
 
-def main():
-    from export_gguf import load_model, rounded_like_the_file
+def print_reading(model, quantized, heldout):
+    losses, shares = {"float32": {}, "Q8_0": {}}, {}
+    for name in heldout.windows:
+        losses["float32"][name], _ = heldout.read(model, name)
+        losses["Q8_0"][name], shares[name] = heldout.read(quantized, name)
+    print_perplexity(losses, heldout)
+    print()
+    print_experts(shares)
+    print()
 
+
+def print_samples(model, tok, seed):
+    for name, prompt in PROMPTS.items():
+        for temperature in (0, 0.7):
+            text = generate(model, tok, prompt, 50, temperature, seed)
+            print(f"\n{name}, temperature {temperature}, seed {seed}:\n\n```\n"
+                  f"{prompt}[>]{text}\n```", flush=True)
+
+
+def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run", required=True)
     parser.add_argument("--heldout", default="models/heldout")
+    parser.add_argument("--parts", default="perplexity,retrieval,samples")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -167,20 +186,12 @@ def main():
     model, state = load_model(f"{args.run}/checkpoint.pt")
     quantized = rounded_like_the_file(load_model(f"{args.run}/checkpoint.pt")[0])
     print(state, "\n")
-    losses, shares = {"float32": {}, "Q8_0": {}}, {}
-    for name in heldout.windows:
-        losses["float32"][name], _ = heldout.read(model, name)
-        losses["Q8_0"][name], shares[name] = heldout.read(quantized, name)
-    print_perplexity(losses, heldout)
-    print(flush=True)
-    print_experts(shares)
-    print(flush=True)
-    print_retrieval(quantized, heldout, key_words())
-    for name, prompt in PROMPTS.items():
-        for temperature in (0, 0.7):
-            text = generate(quantized, tok, prompt, 50, temperature, args.seed)
-            print(f"\n{name}, temperature {temperature}, seed {args.seed}:\n\n```\n"
-                  f"{prompt}[>]{text}\n```", flush=True)
+    if "perplexity" in args.parts:
+        print_reading(model, quantized, heldout)
+    if "retrieval" in args.parts:
+        print_retrieval(quantized, heldout, key_words())
+    if "samples" in args.parts:
+        print_samples(quantized, tok, args.seed)
 
 
 if __name__ == "__main__":
