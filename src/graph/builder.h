@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -59,11 +61,18 @@ class GraphBuilder {
 
  private:
   ValueId AddValue(Value value);
+  ValueId AddSmall(ValueType type, std::vector<std::byte> data, std::string_view hint);
   void Fail(Error error);
+  bool Usable(ValueId value, std::string_view what);  // no error so far and the value exists; fails otherwise
+  std::string FreeName(std::string_view hint, bool as_is);
+  bool Claim(std::string_view name);  // for an input or output: whoever else bears the name gets another
 
   Graph graph_;
   std::vector<Error> errors_;  // at most one
+  // Of the latest function.
   uint32_t n_names_ = 0;
+  std::set<std::string, std::less<>> names_;
+  std::map<uint32_t, ValueId> used_constants_;
 };
 
 }  // namespace npumoe

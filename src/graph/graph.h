@@ -108,7 +108,7 @@ struct Graph {
 // Constants may differ in data only. Fails with kInvalidArgument naming function, op and parameter.
 Status ValidateGraph(const Graph& graph);
 
-// Stable text form, one op a line: for tests, diffs and people.
+// Stable text form of a valid graph, one op a line: for tests, diffs and people.
 std::string DumpGraph(const Graph& graph);
 
 // Content hash (names, types, ops, constants' bytes), the same on every machine: key of caches. 32 hex digits.

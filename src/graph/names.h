@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// Names that MIL accepts.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace npumoe {
+
+// [A-Za-z_][A-Za-z0-9_]*, and not a keyword of MIL.
+bool IsLegalName(std::string_view name);
+
+// The name with every other character replaced by '_', made legal.
+std::string LegalName(std::string_view name);
+
+}  // namespace npumoe
