@@ -79,6 +79,11 @@ Status ValidateExperts(const ModelConfig& config, std::string_view name) {
     return MakeError(Code::kCorruptFile, "{}: {} experts per token, wanted 1 to {} (the expert count)", name,
                      config.top_k, config.n_experts);
   }
+  // Both are within their own caps, so the product fits 32 bits.
+  if (config.n_experts * config.n_layers > kMaxTotalExperts) {
+    return MakeError(Code::kUnsupported, "{}: {} layers of {} experts are {}, limit {}", name, config.n_layers,
+                     config.n_experts, config.n_experts * config.n_layers, kMaxTotalExperts);
+  }
   if (config.dense_layer.size() != config.n_layers) {
     return MakeError(Code::kCorruptFile, "{}: {} layers say whether they are dense, wanted {}", name,
                      config.dense_layer.size(), config.n_layers);

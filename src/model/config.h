@@ -25,6 +25,7 @@ enum class RouterRule {
 // Caps on numbers read from files; beyond them a file is refused (kUnsupported), not trusted.
 inline constexpr uint32_t kMaxLayers = 1024;
 inline constexpr uint32_t kMaxExperts = 4096;
+inline constexpr uint32_t kMaxTotalExperts = 1u << 18;  // of all layers; a view is larger than the tiniest expert
 inline constexpr uint32_t kMaxDim = 1u << 20;
 inline constexpr uint32_t kMaxHeads = 4096;
 inline constexpr uint32_t kMaxVocab = 1u << 22;

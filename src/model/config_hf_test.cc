@@ -304,6 +304,12 @@ TEST(ConfigFromHuggingFace, AcceptsEveryExpertCountWithKUpToN) {
     config["num_experts_per_tok"] = k;
     EXPECT_TRUE(Read(config).ok()) << n << ' ' << k;
   }
+  json config = Qwen3Moe();
+  config["num_experts"] = 4096;
+  config["num_hidden_layers"] = 64;
+  EXPECT_TRUE(Read(config).ok());
+  config["num_hidden_layers"] = 65;
+  EXPECT_EQ(ErrorOf(config), "config.json: 65 layers of 4096 experts are 266240, limit 262144");
 }
 
 TEST(ConfigFromHuggingFace, RefusesMalformedAndDeepJson) {

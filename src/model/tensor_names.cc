@@ -165,11 +165,8 @@ std::string LayerPrefix(Naming naming, uint32_t layer) {
 
 std::string CanonicalName(std::string_view name) {
   constexpr std::string_view kModel = "model.";
-  if (RemovePrefix(name, "model.language_model.") || RemovePrefix(name, "language_model.model.") ||
-      RemovePrefix(name, kModel)) {
-    return std::string(kModel).append(name);
-  }
   RemovePrefix(name, "language_model.");
+  if (RemovePrefix(name, "model.language_model.")) return std::string(kModel).append(name);
   for (const std::string_view bare : {"layers.", "embed_tokens.", "norm."}) {
     if (name.substr(0, bare.size()) == bare) return std::string(kModel).append(name);
   }
