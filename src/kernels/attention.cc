@@ -52,7 +52,7 @@ void KvView::Store(size_t position, const float* k, const float* v) const {
 
 namespace {
 
-// Partial results kept at once when the keys of one task are spread over threads, per thread.
+// Partial results kept at once when the keys of a task are spread over threads, per thread.
 constexpr size_t kPartsPerThread = 4;
 // With fewer tasks than this per thread, splits of the keys are spread too: the last task to end would else leave
 // the other threads idle.
@@ -74,6 +74,13 @@ struct TaskList {
   }
 };
 
+// One split of one task.
+struct SplitUnit {
+  AttentionTask task;
+  size_t split = 0;
+  bool first = false, last = false;  // of the task
+};
+
 size_t FirstSplit(const AttentionTask& task) { return task.FirstSeen(0) / kSplitPositions; }
 size_t EndSplit(const AttentionTask& task) { return task.Position(task.n_rows - 1) / kSplitPositions + 1; }
 
@@ -85,7 +92,9 @@ struct Attention::Impl {
   std::vector<float> memory;
   float* floats = nullptr;  // inside memory, aligned: scratch of each thread, total of each thread, parts
 
-  size_t n_parts() const { return kPartsPerThread * pool.n_threads(); }
+  std::vector<SplitUnit> units;  // [n_parts]
+
+  size_t n_parts() const { return units.size(); }
   AttentionScratch Scratch(size_t thread, size_t dim_pad) {
     return AttentionScratch::At(floats + thread * AttentionScratch::Floats(max_dim_pad), dim_pad);
   }
@@ -98,6 +107,7 @@ struct Attention::Impl {
 
   void RunTasks(const TaskList& tasks);
   void RunSplits(const TaskList& tasks);
+  void RunUnits(size_t n_units);
 };
 
 // Each thread takes whole tasks.
@@ -116,26 +126,46 @@ void Attention::Impl::RunTasks(const TaskList& tasks) {
   });
 }
 
-// Threads share the splits of a task, n_parts() at a time; the caller merges them in ascending order.
+// Threads share the splits of all tasks, n_parts() at a time.
 void Attention::Impl::RunSplits(const TaskList& tasks) {
+  size_t n_units = 0;
   for (size_t index = 0; index < tasks.size(); ++index) {
     const AttentionTask task = tasks.At(index);
-    HWY_DYNAMIC_DISPATCH(ClearState)(task, Total(0));
-    for (size_t first = FirstSplit(task); first < EndSplit(task); first += n_parts()) {
-      const size_t n = std::min(n_parts(), EndSplit(task) - first);
-      pool.ParallelFor(n, [&](size_t part, size_t thread) {
-        const AttentionScratch scratch = Scratch(thread, task.dim_pad());
-        HWY_DYNAMIC_DISPATCH(PackQueries)(task, scratch);
-        HWY_DYNAMIC_DISPATCH(AttendSplit)(task, first + part, scratch, Part(part));
-      });
-      for (size_t part = 0; part < n; ++part) HWY_DYNAMIC_DISPATCH(MergeState)(task, Part(part), Total(0));
+    const size_t first = FirstSplit(task), end = EndSplit(task);
+    for (size_t split = first; split < end; ++split) {
+      units[n_units++] = {.task = task, .split = split, .first = split == first, .last = split + 1 == end};
+      if (n_units == n_parts()) {
+        RunUnits(n_units);
+        n_units = 0;
+      }
     }
-    HWY_DYNAMIC_DISPATCH(WriteOut)(task, Scratch(0, task.dim_pad()), Total(0));
+  }
+  RunUnits(n_units);
+}
+
+// The caller merges in ascending order. Total(0) holds the task whose splits are not all in yet, from call to call.
+void Attention::Impl::RunUnits(size_t n_units) {
+  pool.ParallelFor(n_units, [&](size_t index, size_t thread) {
+    const SplitUnit& unit = units[index];
+    const AttentionScratch scratch = Scratch(thread, unit.task.dim_pad());
+    HWY_DYNAMIC_DISPATCH(PackQueries)(unit.task, scratch);
+    HWY_DYNAMIC_DISPATCH(AttendSplit)(unit.task, unit.split, scratch, Part(index));
+    if (unit.first && unit.last) HWY_DYNAMIC_DISPATCH(WriteOut)(unit.task, scratch, Part(index));
+  });
+  for (size_t index = 0; index < n_units; ++index) {
+    const SplitUnit& unit = units[index];
+    if (unit.first && unit.last) continue;
+    if (unit.first) HWY_DYNAMIC_DISPATCH(ClearState)(unit.task, Total(0));
+    HWY_DYNAMIC_DISPATCH(MergeState)(unit.task, Part(index), Total(0));
+    if (unit.last) HWY_DYNAMIC_DISPATCH(WriteOut)(unit.task, Scratch(0, unit.task.dim_pad()), Total(0));
   }
 }
 
 Attention::Attention(ThreadPool& pool, size_t max_head_dim)
-    : impl_(new Impl{.pool = pool, .max_dim_pad = RoundUp(max_head_dim, kPad), .memory = {}}) {
+    : impl_(new Impl{.pool = pool,
+                     .max_dim_pad = RoundUp(max_head_dim, kPad),
+                     .memory = {},
+                     .units = std::vector<SplitUnit>(kPartsPerThread * pool.n_threads())}) {
   const size_t n_threads = pool.n_threads();
   const size_t n_floats = n_threads * AttentionScratch::Floats(impl_->max_dim_pad) +
                           (n_threads + impl_->n_parts()) * AttentionState::Floats(impl_->max_dim_pad);
@@ -146,7 +176,9 @@ Attention::Attention(ThreadPool& pool, size_t max_head_dim)
 
 Attention::~Attention() = default;
 
-size_t Attention::scratch_bytes() const { return impl_->memory.size() * sizeof(float); }
+size_t Attention::scratch_bytes() const {
+  return impl_->memory.size() * sizeof(float) + impl_->units.size() * sizeof(SplitUnit);
+}
 
 void Attention::Run(const AttentionParams& params, ConstMatView q, const KvView& kv, size_t first_position,
                     MatView out) {
