@@ -2,16 +2,20 @@
 // Index arithmetic over dense row-major shapes, shared by inference and the reference executor.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "base/check.h"
 #include "graph/reference.h"
 
 namespace npumoe {
 
 using Dims = std::vector<size_t>;
+
+inline constexpr size_t kMaxIndexedRank = kMaxGraphRank + 2;  // lookup tables have two axes more than tensors
 
 size_t ProductOf(std::span<const size_t> dims);
 Dims StridesOf(std::span<const size_t> dims);  // in elements
@@ -26,9 +30,10 @@ Dims BroadcastStrides(std::span<const size_t> dims, std::span<const size_t> out)
 template <typename Body>
 void ForEachIndex(std::span<const size_t> dims, const Body& body) {
   const size_t n = ProductOf(dims);
-  Dims at(dims.size(), 0);
+  std::array<size_t, kMaxIndexedRank> at{};
+  NM_CHECK(dims.size() <= at.size());
   for (size_t flat = 0; flat < n; ++flat) {
-    body(flat, std::span<const size_t>(at));
+    body(flat, std::span<const size_t>(at.data(), dims.size()));
     for (size_t axis = dims.size(); axis-- > 0;) {
       if (++at[axis] < dims[axis]) break;
       at[axis] = 0;

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "graph/reference.h"
+
+#include <deque>
+#include <limits>
+
+#include "graph/op_run.h"
+#include "graph/validate.h"
+#include "tensor/float16.h"
+
+namespace npumoe {
+namespace {
+
+struct Rule {
+  OpKind kind;
+  Status (*run)(OpRun&);
+};
+
+// Everything else is elementwise or a reduction.
+constexpr Rule kRules[] = {
+    {OpKind::kConv, RunConv},
+    {OpKind::kLinear, RunLinear},
+    {OpKind::kMatMul, RunMatMul},
+    {OpKind::kEinsum, RunEinsum},
+    {OpKind::kSelect, RunSelect},
+    {OpKind::kSoftmax, RunSoftmax},
+    {OpKind::kReduceMean, RunReduce},
+    {OpKind::kReduceSum, RunReduce},
+    {OpKind::kReduceMax, RunReduce},
+    {OpKind::kReduceMin, RunReduce},
+    {OpKind::kReduceSumSquare, RunReduce},
+    {OpKind::kReduceArgmax, RunReduce},
+    {OpKind::kLayerNorm, RunLayerNorm},
+    {OpKind::kL2Norm, RunL2Norm},
+    {OpKind::kReshape, RunCopy},
+    {OpKind::kTranspose, RunTranspose},
+    {OpKind::kExpandDims, RunCopy},
+    {OpKind::kSqueeze, RunCopy},
+    {OpKind::kConcat, RunConcat},
+    {OpKind::kStack, RunStack},
+    {OpKind::kSplit, RunSplit},
+    {OpKind::kSliceByIndex, RunSliceByIndex},
+    {OpKind::kSliceBySize, RunSliceBySize},
+    {OpKind::kSliceUpdate, RunSliceUpdate},
+    {OpKind::kTile, RunTile},
+    {OpKind::kPad, RunPad},
+    {OpKind::kFill, RunFill},
+    {OpKind::kBandPart, RunBandPart},
+    {OpKind::kCumsum, RunCumsum},
+    {OpKind::kGather, RunGather},
+    {OpKind::kGatherAlongAxis, RunGatherAlongAxis},
+    {OpKind::kGatherNd, RunGatherNd},
+    {OpKind::kScatter, RunScatter},
+    {OpKind::kScatterAlongAxis, RunScatterAlongAxis},
+    {OpKind::kScatterNd, RunScatterNd},
+    {OpKind::kTopK, RunSort},
+    {OpKind::kArgsort, RunSort},
+    {OpKind::kCast, RunCast},
+    {OpKind::kIdentity, RunCopy},
+    {OpKind::kScaledDotProductAttention, RunAttention},
+    {OpKind::kQuantize, RunQuantize},
+    {OpKind::kDequantize, RunDequantize},
+    {OpKind::kConstexprAffineDequantize, RunAffineDequantize},
+    {OpKind::kConstexprLutToDense, RunLutToDense},
+    {OpKind::kConstexprSparseToDense, RunSparseToDense},
+    {OpKind::kConstexprCast, RunConstexprCast},
+    {OpKind::kConstexprBlockwiseShiftScale, RunBlockwiseShiftScale},
+};
+
+Status RunByFamily(OpRun& run) {
+  for (const Rule& rule : kRules) {
+    if (rule.kind == run.kind()) return rule.run(run);
+  }
+  return RunElementwise(run);
+}
+
+Array Zeros(const ValueType& type) {
+  Array array{type, {}, {}};
+  if (IsFloat(type.elem)) {
+    array.floats.assign(type.elems(), 0.0f);
+  } else if (type.elem != ElemType::kString) {
+    array.ints.assign(type.elems(), 0);
+  }
+  return array;
+}
+
+void RoundToType(Array& array, bool half) {
+  if (half && array.type.elem == ElemType::kF16) {
+    for (float& v : array.floats) v = F16ToF32(F32ToF16(v));
+  }
+  for (int64_t& v : array.ints) v = WrapInt(array.type.elem, v);
+}
+
+class Executor {
+ public:
+  Executor(const Graph& graph, const Function& function, bool half)
+      : graph_(graph), function_(function), half_(half), values_(function.values.size(), nullptr) {}
+
+  Status Run(const std::vector<Array>& inputs) {
+    for (size_t i = 0; i < inputs.size(); ++i) values_[function_.inputs[i]] = &inputs[i];
+    for (const Op& op : function_.ops) NM_TRY(RunOp(op));
+    return Ok{};
+  }
+
+  std::vector<Array> Outputs() const {
+    std::vector<Array> outputs;
+    for (const ValueId id : function_.outputs) outputs.push_back(*values_[id]);
+    return outputs;
+  }
+
+ private:
+  Status RunOp(const Op& op) {
+    for (const Operand& operand : op.operands) {
+      for (const ValueId id : operand.values) {
+        const Value& value = function_.values[id];
+        if (values_[id] == nullptr) Keep(id, ArrayOf(graph_.constants[value.constant]));
+      }
+    }
+    std::vector<Array> results;
+    for (const ValueId id : op.outputs) results.push_back(Zeros(function_.values[id].type));
+    OpReader reader(graph_, function_, op);
+    OpRun run(reader, op, values_, half_, results);
+    NM_TRY(RunByFamily(run));
+    for (size_t i = 0; i < results.size(); ++i) {
+      RoundToType(results[i], half_);
+      Keep(op.outputs[i], std::move(results[i]));
+    }
+    return Ok{};
+  }
+
+  void Keep(ValueId id, Array array) {
+    arrays_.push_back(std::move(array));
+    values_[id] = &arrays_.back();
+  }
+
+  const Graph& graph_;
+  const Function& function_;
+  const bool half_;
+  std::deque<Array> arrays_;          // stable addresses
+  std::vector<const Array*> values_;  // [values]
+};
+
+Status CheckInputs(const Function& function, const std::vector<Array>& inputs) {
+  if (inputs.size() != function.inputs.size()) {
+    return MakeError(Code::kInvalidArgument, "graph: function '{}': {} inputs given, wanted {}", function.name,
+                     inputs.size(), function.inputs.size());
+  }
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const Value& value = function.values[function.inputs[i]];
+    const Array& array = inputs[i];
+    const size_t held = IsFloat(array.type.elem) ? array.floats.size() : array.ints.size();
+    if (array.type != value.type || held != value.type.elems()) {
+      return MakeError(Code::kInvalidArgument, "graph: function '{}': input '{}': wanted {}, got {} with {} elements",
+                       function.name, value.name, value.type.ToString(), array.type.ToString(), held);
+    }
+  }
+  return Ok{};
+}
+
+}  // namespace
+
+std::vector<const Array*> OpRun::List(std::string_view param) const {
+  std::vector<const Array*> arrays;
+  for (const ValueId id : op_.Find(param)->values) arrays.push_back(values_[id]);
+  return arrays;
+}
+
+int64_t WrapInt(ElemType elem, int64_t value) {
+  if (elem == ElemType::kBool) return value != 0 ? 1 : 0;
+  const size_t bits = BitsOf(elem);
+  const auto low = static_cast<int64_t>(static_cast<uint64_t>(value) & ((uint64_t{1} << bits) - 1));
+  const bool is_signed =
+      elem == ElemType::kI4 || elem == ElemType::kI8 || elem == ElemType::kI16 || elem == ElemType::kI32;
+  return is_signed && low >> (bits - 1) != 0 ? low - (int64_t{1} << bits) : low;
+}
+
+int64_t Saturate(ElemType elem, double value) {
+  if (value != value) return 0;
+  if (elem == ElemType::kBool) return value != 0 ? 1 : 0;
+  const bool is_signed =
+      elem == ElemType::kI4 || elem == ElemType::kI8 || elem == ElemType::kI16 || elem == ElemType::kI32;
+  const auto bits = static_cast<int64_t>(BitsOf(elem));
+  const int64_t high = (int64_t{1} << (is_signed ? bits - 1 : bits)) - 1;
+  const int64_t low = is_signed ? -high - 1 : 0;
+  if (value >= static_cast<double>(high)) return high;
+  if (value <= static_cast<double>(low)) return low;
+  return static_cast<int64_t>(value);
+}
+
+Result<std::vector<Array>> RunReference(const Graph& graph, const Function& function, const std::vector<Array>& inputs,
+                                        Rounding rounding) {
+  for (size_t i = 0; i < graph.constants.size(); ++i) {
+    NM_TRY(CheckConstant(graph.constants[i], fmt::format("graph: constant {}", i)));
+  }
+  NM_TRY(ValidateFunction(graph, function));
+  NM_TRY(CheckInputs(function, inputs));
+  Executor executor(graph, function, rounding == Rounding::kF16);
+  NM_TRY(executor.Run(inputs));
+  return executor.Outputs();
+}
+
+}  // namespace npumoe
