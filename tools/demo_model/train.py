@@ -77,7 +77,7 @@ def save(path, shared, model, state):
 
 
 def work(rank, args, shared):
-    # Linux shares a busy machine out by session: two workers in one would get one worker's part.
+    # Linux shares a busy machine out by setsid groups: two workers in one get one worker's part.
     os.setsid()
     torch.set_num_threads(1)
     model = DemoModel(Config())
