@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
+#include "model/rope_scaling.h"
 
 namespace npumoe {
 namespace {
@@ -57,13 +58,15 @@ void SetGgufMetadata(const RandomModelSpec& spec, const Family& family, const Ra
   if (config.sliding_window > 0) writer.SetUint(key("attention.sliding_window"), config.sliding_window);
   writer.SetUint(key("rope.dimension_count"), config.rope_dim);
   writer.SetFloat(key("rope.freq_base"), static_cast<float>(config.rope_theta));
-  if (!config.rope_short_factors.empty() || config.rope_short_scale != 1.0f) {
-    writer.SetFloat(key("rope.scaling.attn_factor"), config.rope_short_scale);
-  }
   if (config.rope_original_context > 0) {
+    // What llama.cpp's converter writes; the checkpoint's own scales go under keys of ours.
+    writer.SetFloat(key("rope.scaling.attn_factor"),
+                    LongRopeAttentionFactor(config.context_length, config.rope_original_context));
     writer.SetUint(key("rope.scaling.original_context_length"), config.rope_original_context);
     writer.SetFloat(key("npumoe.short_mscale"), config.rope_short_scale);
     writer.SetFloat(key("npumoe.long_mscale"), config.rope_long_scale);
+  } else if (config.rope_short_scale != 1.0f) {
+    writer.SetFloat(key("rope.scaling.attn_factor"), config.rope_short_scale);
   }
   if (config.n_experts > 0) {
     writer.SetUint(key("expert_count"), config.n_experts);

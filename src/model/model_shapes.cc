@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "model/families.h"
 #include "model/random_model.h"
+#include "model/rope_scaling.h"
 
 namespace npumoe {
 namespace {
@@ -55,8 +56,11 @@ void AddPhiRope(ModelConfig& config) {
     config.rope_long_factors.push_back(1.02f + 64.0f * share * share);
   }
   const bool tiny = config.context_length < 4096;
-  config.rope_original_context = tiny ? 256 : 4096;                       // 4096: config.json
-  config.rope_short_scale = config.rope_long_scale = 1.243163121016122f;  // short_mscale and long_mscale of config.json
+  config.rope_original_context = tiny ? 256 : 4096;  // 4096: config.json
+  // short_mscale and long_mscale of config.json; the tiny one has what the usual formula gives, so that its conversion
+  // to GGUF, which holds only that, is the same model.
+  const float mscale = tiny ? LongRopeAttentionFactor(config.context_length, 256) : 1.243163121016122f;
+  config.rope_short_scale = config.rope_long_scale = mscale;
 }
 
 }  // namespace

@@ -115,6 +115,23 @@ TEST(WriteRandomModel, WritesEveryFamilyInEveryForm) {
     EXPECT_EQ(folder->config().renormalize_top_k, shape.renormalize_top_k);
     EXPECT_EQ(folder->config().eos_ids, (std::vector<int32_t>{511, 509}));
 
+    // Both formats give the same config in both readings, except for the order of q and k rows.
+    for (const bool as_llama_cpp : {false, true}) {
+      const ModelConfig x = Model::Open(merged, {as_llama_cpp})->config();
+      const ModelConfig y = Model::Open(scratch.File("folder"), {as_llama_cpp})->config();
+      EXPECT_EQ(x.norm, y.norm);
+      EXPECT_EQ(x.router, y.router);
+      EXPECT_EQ(x.norm_eps, y.norm_eps);
+      EXPECT_EQ(x.rope_theta, y.rope_theta);
+      EXPECT_EQ(x.rope_short_scale, y.rope_short_scale);
+      EXPECT_EQ(x.rope_long_scale, y.rope_long_scale);
+      EXPECT_EQ(x.rope_short_factors, y.rope_short_factors);
+      EXPECT_EQ(x.rope_original_context, y.rope_original_context);
+      EXPECT_EQ(x.router_jitter, y.router_jitter);
+      EXPECT_EQ(x.qkv_bias, y.qkv_bias);
+      EXPECT_EQ(x.output_bias, y.output_bias);
+    }
+
     // The same numbers in each; q and k rows of GGUF llama are stored in another order.
     const LayerWeights &a = model->weights().layers[1], &b = split->weights().layers[1],
                        &c = folder->weights().layers[1];
