@@ -161,7 +161,7 @@ std::vector<int32_t> Tokenizer::Encode(std::string_view text, const TokenizeOpti
   Partition(
       data.added, text, options.parse_special,
       [&](std::string_view part, bool is_first) {
-        EncodeText(data, part, is_first, options.parse_special, &scratch, &out);
+        EncodeText(data, part, is_first && !options.is_continuation, options.parse_special, &scratch, &out);
       },
       [&](int32_t id) { out.push_back(id); });
   if (options.add_special) out.insert(out.end(), data.suffix_ids.begin(), data.suffix_ids.end());

@@ -20,8 +20,9 @@ namespace npumoe {
 using GgufMetadata = std::map<std::string, GgufValue, std::less<>>;
 
 struct TokenizeOptions {
-  bool add_special = false;    // add BOS (and EOS) where the model says so
-  bool parse_special = false;  // control tokens written in the text ("<|im_end|>") become their ids
+  bool add_special = false;      // add BOS (and EOS) where the model says so
+  bool parse_special = false;    // control tokens written in the text ("<|im_end|>") become their ids
+  bool is_continuation = false;  // the text goes on after tokens encoded before: no prefix that only a start gets
 };
 
 struct SpecialTokens {

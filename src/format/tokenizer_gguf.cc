@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A tokenizer from the tokenizer.* keys of a GGUF file.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <utility>

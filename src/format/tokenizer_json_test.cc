@@ -161,6 +161,7 @@ TEST(JsonTokenizer, ReadsMetaspaceAndDigits) {
   json["pre_tokenizer"] = {{"type", "Metaspace"}, {"replacement", "▁"}, {"prepend_scheme", "first"}, {"split", true}};
   json["decoder"] = {{"type", "Metaspace"}, {"replacement", "▁"}, {"prepend_scheme", "first"}};
   EXPECT_EQ(Load(json).Encode("a a<s>a", {.parse_special = true}), (Ids{5, 5, 1, 4}));
+  EXPECT_EQ(Load(json).Encode("a a", {.is_continuation = true}), (Ids{4, 5}));
   EXPECT_EQ(Load(json).Decode({5, 5}, false), "a a");
   json["pre_tokenizer"] = {{"type", "Metaspace"}, {"replacement", "▁"}, {"add_prefix_space", false}};
   EXPECT_EQ(Load(json).Encode("a a", {}), (Ids{4, 5}));

@@ -54,14 +54,18 @@ std::vector<std::vector<int32_t>> ParseIds(const std::string& all) {
   return lines;
 }
 
+Result<Tokenizer> Load(const std::string& path, std::string_view pre) {
+  auto file = GgufFile::Open(path);
+  if (!file.ok()) return file.error();
+  return Tokenizer::FromGguf(*file, pre);
+}
+
 class TokenizerVectors : public testing::TestWithParam<Vectors> {};
 
 TEST_P(TokenizerVectors, GiveThePublishedIds) {
   const std::string vocabulary = Folder() + GetParam().vocabulary;
   if (!std::filesystem::exists(vocabulary)) GTEST_SKIP() << vocabulary << " is not there";
-  auto file = GgufFile::Open(vocabulary);
-  ASSERT_TRUE(file.ok()) << file.error().message;
-  auto tokenizer = Tokenizer::FromGguf(*file, GetParam().pre);
+  const auto tokenizer = Load(vocabulary, GetParam().pre);
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message;
   const auto inputs = ReadFile(Folder() + GetParam().vectors + ".inp");
   const auto outputs = ReadFile(Folder() + GetParam().vectors + ".out");
@@ -73,6 +77,59 @@ TEST_P(TokenizerVectors, GiveThePublishedIds) {
   for (size_t i = 0; i < texts.size(); ++i) {
     EXPECT_EQ(tokenizer->Encode(texts[i], {}), ids[i]) << "text " << i << ": " << texts[i];
   }
+}
+
+TEST_P(TokenizerVectors, DecodeToTheText) {
+  const std::string vocabulary = Folder() + GetParam().vocabulary;
+  if (!std::filesystem::exists(vocabulary)) GTEST_SKIP() << vocabulary << " is not there";
+  const auto tokenizer = Load(vocabulary, GetParam().pre);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message;
+  const auto inputs = ReadFile(Folder() + GetParam().vectors + ".inp");
+  ASSERT_TRUE(inputs.ok());
+  for (const std::string& text : SplitTexts(*inputs)) {
+    EXPECT_EQ(tokenizer->Decode(tokenizer->Encode(text, {}), false), text);
+  }
+}
+
+struct SpecialIds {
+  const char* vocabulary;
+  std::vector<int32_t> prefix, eog;
+  const char* marker;
+  int32_t marker_id;
+};
+
+TEST(TokenizerSpecials, AreThoseOfTheModels) {
+  const SpecialIds cases[] = {
+      {"qwen3-vocab.gguf", {}, {151643, 151645}, "<|im_start|>", 151644},
+      {"ggml-vocab-phi-3.gguf", {1}, {32000, 32007}, "<|system|>", 32006},
+      {"ggml-vocab-llama-spm.gguf", {1}, {2}, "</s>", 2},
+      {"ggml-vocab-gpt-2.gguf", {}, {50256}, "<|endoftext|>", 50256},
+  };
+  for (const SpecialIds& expected : cases) {
+    const std::string vocabulary = Folder() + expected.vocabulary;
+    if (!std::filesystem::exists(vocabulary)) GTEST_SKIP() << vocabulary << " is not there";
+    const auto tokenizer = Load(vocabulary, "");
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message;
+    EXPECT_EQ(tokenizer->Encode("", {.add_special = true}), expected.prefix) << vocabulary;
+    EXPECT_EQ(tokenizer->special().eog, expected.eog) << vocabulary;
+    EXPECT_EQ(tokenizer->Find(expected.marker), expected.marker_id);
+    EXPECT_EQ(tokenizer->Encode(expected.marker, {.parse_special = true}), std::vector<int32_t>{expected.marker_id});
+    EXPECT_GT(tokenizer->Encode(expected.marker, {}).size(), 1u) << vocabulary;
+  }
+}
+
+TEST(TokenizerSpecials, AVocabularyWithoutAPreIsReadWithAWarning) {
+  const std::string vocabulary = Folder() + "ggml-vocab-gpt-neox.gguf";
+  if (!std::filesystem::exists(vocabulary)) GTEST_SKIP() << vocabulary << " is not there";
+  const auto tokenizer = Load(vocabulary, "");
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message;
+  EXPECT_EQ(tokenizer->warnings().size(), 1u);
+  const auto forced = Load(vocabulary, "gpt-neox");
+  ASSERT_TRUE(forced.ok());
+  EXPECT_TRUE(forced->warnings().empty());
+  // Runs of spaces are added words of that vocabulary: 24 and 6 here.
+  EXPECT_EQ(forced->Encode(std::string(30, ' '), {}), (std::vector<int32_t>{50254, 50272}));
+  EXPECT_EQ(forced->Decode({50254, 50272}, false), std::string(30, ' '));
 }
 
 INSTANTIATE_TEST_SUITE_P(Files, TokenizerVectors,
