@@ -154,9 +154,9 @@ std::string FormatStats(const Generation& generation, const MemoryUse& memory, u
   if (!generation.tokens.empty())
     text += fmt::format("first token after {:>16.3f} s\n", generation.first_token_seconds);
   text += fmt::format("stopped by {}, seed {}\n", ToString(generation.reason), seed);
-  return text + bytes("mapped weights", memory.mapped_weights) + bytes("converted weights", memory.converted_weights) +
-         bytes("KV cache, reserved", memory.kv_cache) + bytes("scratch", memory.scratch) +
-         bytes("= peak bound", memory.mapped_weights + memory.converted_weights + memory.kv_cache + memory.scratch) +
+  return text + bytes("program and vocabulary", memory.program) + bytes("mapped weights", memory.mapped_weights) +
+         bytes("converted weights", memory.converted_weights) + bytes("KV cache, reserved", memory.kv_cache) +
+         bytes("scratch", memory.scratch) + bytes("= peak bound", memory.Bound()) +
          bytes("peak resident (process)", memory.peak_resident);
 }
 

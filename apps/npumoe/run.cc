@@ -135,10 +135,12 @@ std::string ToJson(const Generation& generation, const Prompt& prompt, const Ses
                      {"predicted_ms", generation.decode_seconds * 1e3},
                      {"predicted_per_second", per_second(generation.decode_tokens, generation.decode_seconds)},
                      {"first_token_ms", generation.first_token_seconds * 1e3}};
-  json["memory"] = {{"mapped_weights_bytes", memory.mapped_weights},
+  json["memory"] = {{"program_bytes", memory.program},
+                    {"mapped_weights_bytes", memory.mapped_weights},
                     {"converted_weights_bytes", memory.converted_weights},
                     {"kv_cache_bytes", memory.kv_cache},
                     {"scratch_bytes", memory.scratch},
+                    {"bound_bytes", memory.Bound()},
                     {"peak_resident_bytes", memory.peak_resident}};
   return json.dump(2) + "\n";
 }

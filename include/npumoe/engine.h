@@ -19,9 +19,9 @@ namespace npumoe {
 enum class KvType { kF16, kF32 };
 
 struct EngineOptions {
-  uint32_t n_threads = 0;         // 0 = all cores
-  uint32_t context_tokens = 0;    // positions a session can hold; 0 = the model's trained context
-  uint32_t chunk_tokens = 512;    // prompt tokens prefilled together; results do not depend on it
+  uint32_t n_threads = 0;       // 0 = all cores
+  uint32_t context_tokens = 0;  // positions a session can hold; 0 = the model's trained context
+  uint32_t chunk_tokens = 512;  // prompt tokens prefilled together; results do not depend on it
   KvType kv_type = KvType::kF16;
   bool phimoe_llama_cpp = false;  // PhiMoE as llama.cpp reads it: softmax over the two winners, RMS norm
   std::string tokenizer_pre;      // overrides tokenizer.ggml.pre; empty = the file's
@@ -38,18 +38,18 @@ struct TensorInfo {
 struct ModelInfo {
   std::string path, format;  // "GGUF v3", "Hugging Face"
   std::string family, name;
-  std::string type;          // dtype that holds most bytes
-  std::string tokenizer;     // "BPE (qwen2), 151936 tokens"
+  std::string type;                            // dtype that holds most bytes
+  std::string tokenizer;                       // "BPE (qwen2), 151936 tokens"
   uint64_t n_params = 0, n_active_params = 0;  // active: per token, embedding row not counted
   uint64_t size_bytes = 0;
-  uint64_t expert_bytes = 0;  // one expert of the first MoE layer, gate + up + down
+  uint64_t expert_bytes = 0;        // one expert of the first MoE layer, gate + up + down
   uint64_t kv_bytes_per_token = 0;  // at kF16
   uint32_t vocab_size = 0, context_length = 0, dim = 0, n_layers = 0, n_moe_layers = 0;
   uint32_t n_heads = 0, n_kv_heads = 0, head_dim = 0, ffn_dim = 0;
   uint32_t n_experts = 0, top_k = 0, expert_dim = 0, shared_expert_dim = 0;
-  std::string router;         // "softmax, top-8, renormalised"
-  std::string rope;           // "theta 1e6, 128 of 128 dims"
-  std::string norm;           // "RMS norm, eps 1e-06, q/k norm per head"
+  std::string router;  // "softmax, top-8, renormalised"
+  std::string rope;    // "theta 1e6, 128 of 128 dims"
+  std::string norm;    // "RMS norm, eps 1e-06, q/k norm per head"
   std::vector<TensorInfo> tensors;
   std::vector<std::string> warnings;
 };
@@ -68,13 +68,16 @@ struct Message {
   std::string role, content;
 };
 
-// Memory in bytes: what a run takes beyond the code. Peak = mapped + converted + kv + scratch, at most.
+// Memory in bytes. Bound() holds for the process as long as it has one engine and one session.
 struct MemoryUse {
+  uint64_t program = 0;            // resident before scratch and cache: code, libraries, vocabulary, file header
   uint64_t mapped_weights = 0;     // file pages, shared with the page cache
   uint64_t converted_weights = 0;  // norms, biases, routers as f32
   uint64_t kv_cache = 0;           // reserved; pages are touched as positions fill
   uint64_t scratch = 0;            // activations and kernels, fixed at Open
   uint64_t peak_resident = 0;      // of the process, as the OS counts it
+
+  uint64_t Bound() const { return program + mapped_weights + converted_weights + kv_cache + scratch; }
 };
 
 // Called as a prompt is read; return false to stop (the call then fails with kCancelled).

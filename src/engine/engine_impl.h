@@ -6,6 +6,7 @@
 
 #include "engine/forward.h"
 #include "engine/kv_cache.h"
+#include "engine/system.h"
 #include "format/tokenizer.h"
 #include "model/weights.h"
 #include "npumoe/engine.h"
@@ -20,6 +21,8 @@ struct Engine::Impl {
         info(std::move(i)),
         forward(model, options.n_threads, options.chunk_tokens) {}
 
+  // Measured before the big allocations below; what the tokenizer and the file's header took is in it.
+  const uint64_t program_bytes = PeakResidentBytes();
   EngineOptions options;
   Model model;
   Tokenizer tokenizer;

@@ -87,10 +87,12 @@ void Session::Truncate(size_t n_tokens) {
 
 MemoryUse Session::memory() const {
   MemoryUse use;
+  use.program = impl_->engine.program_bytes;
   use.mapped_weights = impl_->engine.model.mapped_bytes();
   use.converted_weights = impl_->engine.model.converted_bytes();
   use.kv_cache = impl_->kv.reserved_bytes();
-  use.scratch = impl_->engine.forward.scratch_bytes() + impl_->logits.size() * sizeof(float);
+  use.scratch = impl_->engine.forward.scratch_bytes() + impl_->logits.size() * sizeof(float) +
+                impl_->tokens.capacity() * sizeof(int32_t);
   use.peak_resident = PeakResidentBytes();
   return use;
 }

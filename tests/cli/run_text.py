@@ -57,14 +57,18 @@ class Run(Case):
         self.assertEqual((result["prompt"], len(result["tokens"]), result["stop_reason"]), ("Hello", 6, "length"))
         self.assertEqual(result["timings"]["predicted_n"], 5)  # the last token is drawn, not evaluated
         self.assertGreater(result["timings"]["prompt_n"], 0)
-        self.assertGreater(result["memory"]["peak_resident_bytes"], result["memory"]["mapped_weights_bytes"])
+        memory = result["memory"]
+        self.assertGreater(memory["peak_resident_bytes"], memory["mapped_weights_bytes"])
+        # The command line's own text and buffers are the only thing outside the bound.
+        self.assertLess(memory["peak_resident_bytes"], memory["bound_bytes"] + (4 << 20))
         broken = json.loads(self.ok("run", self.model, "-f", self.write("b.txt", b"\xff"), "-n", "1", "--json").text())
         self.assertEqual(broken["prompt"], "\ufffd")
 
     def test_stats_on_stderr(self):
         done = self.ok("run", self.model, "-p", "Hello", "-n", "6", "--stats", "-s", "11")
         for line in (r"prompt +\d+ tokens +[\d.]+ s +[\d.]+ t/s", r"generation +5 tokens +[\d.]+ s +[\d.]+ t/s",
-                     r"first token after +[\d.]+ s", r"stopped by length, seed 11", r"mapped weights +[\d.]+ [KMG]iB",
+                     r"first token after +[\d.]+ s", r"stopped by length, seed 11",
+                     r"program and vocabulary +[\d.]+ [KMG]iB", r"mapped weights +[\d.]+ [KMG]iB",
                      r"KV cache, reserved +[\d.]+ [KMG]iB", r"scratch +[\d.]+ [KMG]iB", r"= peak bound +[\d.]+ [KMG]iB",
                      r"peak resident \(process\) +[\d.]+ [KMG]iB"):
             self.assertRegex(done.err, f"(?m)^{line}$")
