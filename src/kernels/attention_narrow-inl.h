@@ -40,6 +40,7 @@ struct NarrowTile {
   float* out;               // [kNarrowRows, stride]
   size_t dim, stride;
   size_t n_positions;
+  size_t prefetch_lines;  // at a time, so that the next tile's lines are spread over all work on this one
 
   float* transposed() const { return memory + kTilePositions / 2 * stride; }  // [dim, kNarrowPositions]
 };
@@ -60,7 +61,7 @@ HWY_INLINE void TransposeKeys(const NarrowTile& t, size_t position, TilePrefetch
   for (size_t lane = 0; lane < kNarrowPositions; lane += kLanes) {
     size_t k = 0;
     for (; k + 4 <= t.dim; k += 4) {
-      prefetch.Fetch(kLanes / 4);  // as many lines as are transposed here, when they are f32
+      prefetch.Fetch(t.prefetch_lines);
       FloatVec columns[4];
       LoadColumns(d, keys + lane, k, columns);
       for (size_t i = 0; i < 4; ++i) hn::Store(columns[i], d, to + (k + i) * kNarrowPositions + lane);
@@ -73,12 +74,13 @@ HWY_INLINE void TransposeKeys(const NarrowTile& t, size_t position, TilePrefetch
 
 // Scores of kN rows against the transposed keys.
 template <size_t kN>
-HWY_INLINE void NarrowScores(const NarrowTile& t, size_t position) {
+HWY_INLINE void NarrowScores(const NarrowTile& t, size_t position, TilePrefetch& prefetch) {
   const Floats d;
   FloatVec acc[kN][2];
   for (size_t i = 0; i < kN; ++i) acc[i][0] = acc[i][1] = hn::Zero(d);
   const float* const keys = t.transposed();
   for (size_t k = 0; k < t.dim; ++k) {
+    if (k % 4 == 0) prefetch.Fetch(t.prefetch_lines);
     const FloatVec key0 = hn::Load(d, keys + k * kNarrowPositions);
     const FloatVec key1 = hn::Load(d, keys + k * kNarrowPositions + kLanes);
     for (size_t i = 0; i < kN; ++i) {
@@ -135,7 +137,7 @@ HWY_INLINE FloatVec LoadValues(const NarrowTile& t, size_t position, size_t k) {
 
 // out = out * rescale + probabilities * values, for kN rows and kWide vectors of dimensions.
 template <size_t kN, size_t kWide>
-HWY_INLINE void NarrowValues(const NarrowTile& t, size_t k, const float* rescale) {
+HWY_INLINE void NarrowValues(const NarrowTile& t, size_t k, const float* rescale, TilePrefetch& prefetch) {
   const Floats d;
   FloatVec acc[kN][kWide];
   for (size_t i = 0; i < kN; ++i) {
@@ -144,6 +146,7 @@ HWY_INLINE void NarrowValues(const NarrowTile& t, size_t k, const float* rescale
     }
   }
   for (size_t position = 0; position < t.n_positions; ++position) {
+    if (position % 4 == 0) prefetch.Fetch(t.prefetch_lines);
     FloatVec value[kWide];
     for (size_t v = 0; v < kWide; ++v) value[v] = LoadValues(t, position, k + v * kLanes);
     for (size_t i = 0; i < kN; ++i) {
@@ -162,7 +165,7 @@ HWY_NOINLINE void AttendNarrow(const NarrowTile& t, size_t n_rows, const size_t*
                                const AttentionState& state, TilePrefetch& prefetch) {
   for (size_t position = 0; position < t.n_positions; position += kNarrowPositions) {
     TransposeKeys(t, position, prefetch);
-    NarrowScores<kN>(t, position);
+    NarrowScores<kN>(t, position, prefetch);
   }
   float rescale[kN] = {};
   for (size_t row = 0; row < n_rows; ++row) {
@@ -171,8 +174,8 @@ HWY_NOINLINE void AttendNarrow(const NarrowTile& t, size_t n_rows, const size_t*
   }
   constexpr size_t kWide = std::min<size_t>((kBroadcasts == 8 ? 16 : 8) / kN, 4);  // 8 or 16 accumulators
   size_t k = 0;
-  for (; k + kWide * kLanes <= t.dim; k += kWide * kLanes) NarrowValues<kN, kWide>(t, k, rescale);
-  for (; k < t.dim; k += kLanes) NarrowValues<kN, 1>(t, k, rescale);
+  for (; k + kWide * kLanes <= t.dim; k += kWide * kLanes) NarrowValues<kN, kWide>(t, k, rescale, prefetch);
+  for (; k < t.dim; k += kLanes) NarrowValues<kN, 1>(t, k, rescale, prefetch);
 }
 
 // Outputs of the narrow kernels stand behind the first strip of the state, row by row, until the split is done.
@@ -197,7 +200,8 @@ void AttendNarrowTile(const AttentionTask& task, size_t tile, size_t n, const st
                      .out = NarrowOut(task, state),
                      .dim = task.kv->head_dim,
                      .stride = TileStride(task.kv->head_dim),
-                     .n_positions = n};
+                     .n_positions = n,
+                     .prefetch_lines = std::max<size_t>(1, (task.kv->dtype == DType::kF16 ? 16 : 32) / kLanes)};
   if (task.n_rows == 1) {
     AttendNarrow<1>(t, task.n_rows, first_seen, end_seen, state, prefetch);
   } else if (task.n_rows == 2) {
