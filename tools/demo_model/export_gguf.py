@@ -41,6 +41,7 @@ def add_config(w, c):
                        ("attention.key_length", c.head_dim),
                        ("attention.value_length", c.head_dim), ("expert_count", c.n_experts),
                        ("expert_used_count", c.top_k),
+                       ("expert_gating_func", 1),  # 1 = softmax; said aloud so that no reader has to guess
                        ("expert_feed_forward_length", c.expert_dim),
                        ("vocab_size", c.vocab_size)]:
         w.u32(f"{arch}.{key}", value)

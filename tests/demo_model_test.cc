@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// The demo model through the engine: held-out perplexity as its card states, and a key looked up in its context.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "npumoe/engine.h"
+
+namespace npumoe {
+namespace {
+
+const std::string kFolder = std::string(NM_SOURCE_DIR) + "/models/";
+
+Engine OpenDemo() {
+  EngineOptions options;
+  options.context_tokens = 512;
+  return Engine::Open(kFolder + "demo-moe.gguf", options).value();
+}
+
+std::string ReadText(const std::string& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// The card's protocol: windows of 512 tokens read without earlier context, positions 1 to 511 of each.
+double Perplexity(Engine& engine, const std::string& text) {
+  constexpr size_t kWindow = 512;
+  const std::vector<int32_t> ids = engine.Tokenize(text, false, false);
+  const size_t vocab_size = engine.info().vocab_size;
+  std::vector<float> logits(kWindow * vocab_size);
+  double nats = 0;
+  size_t n = 0;
+  for (size_t begin = 0; begin + kWindow <= ids.size(); begin += kWindow) {
+    Session session = engine.NewSession().value();
+    EXPECT_TRUE(session.AppendWithLogits(std::span(ids).subspan(begin, kWindow), logits).ok());
+    for (size_t i = 0; i + 1 < kWindow; ++i, ++n) {
+      const float* row = logits.data() + i * vocab_size;
+      const float top = *std::max_element(row, row + vocab_size);
+      double sum = 0;
+      for (size_t v = 0; v < vocab_size; ++v) sum += std::exp(row[v] - top);
+      nats += std::log(sum) + top - row[ids[begin + i + 1]];
+    }
+  }
+  return std::exp(nats / static_cast<double>(n));
+}
+
+TEST(DemoModel, HeldOutPerplexityIsTheCards) {
+  Engine engine = OpenDemo();
+  // models/demo-moe.md; it was computed in bf16 arithmetic, which is good for about a percent.
+  EXPECT_NEAR(Perplexity(engine, ReadText(kFolder + "heldout/maths.txt")), 10.04, 0.15);
+  EXPECT_NEAR(Perplexity(engine, ReadText(kFolder + "heldout/python.txt")), 15.46, 0.25);
+  EXPECT_NEAR(Perplexity(engine, ReadText(kFolder + "heldout/prose.txt")), 41.45, 0.7);
+}
+
+TEST(DemoModel, LooksAKeyUpInItsContext) {
+  Engine engine = OpenDemo();
+  const std::string keys = "The code of garden is 4821.\nThe code of silver is 9035.\nThe code of window is 1776.\n";
+  for (const auto& [key, code] : {std::pair("garden", "4821"), {"silver", "9035"}, {"window", "1776"}}) {
+    const std::string prompt = keys + "What is the code of " + key + "?";
+    Session session = engine.NewSession().value();
+    ASSERT_TRUE(session.Append(engine.Tokenize(prompt, false, false)).ok());
+    std::string answer;
+    for (int i = 0; i < 8; ++i) {
+      const auto logits = session.logits();
+      const auto best = static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+      answer += engine.TokenBytes(best, false);
+      ASSERT_TRUE(session.Append({&best, 1}).ok());
+    }
+    EXPECT_NE(answer.find(code), std::string::npos) << prompt << answer;
+  }
+}
+
+}  // namespace
+}  // namespace npumoe
