@@ -40,8 +40,8 @@ class Attention {
   Attention& operator=(const Attention&) = delete;
 
   // Query row i stands at position first_position + i; keys and values of positions up to that are stored. Scores of
-  // -inf weigh nothing; NaN comes out where it went in, and a NaN or infinity among the values of a chunk may also reach
-  // rows of that chunk that stand before it.
+  // -inf weigh nothing; NaN comes out where it went in, and a NaN or infinity among the values of a chunk may also
+  // reach rows of that chunk that stand before it.
   void Run(const AttentionParams& params, ConstMatView q,  // [tokens, n_heads * head_dim]
            const KvView& kv, size_t first_position,
            MatView out);  // [tokens, n_heads * head_dim]
