@@ -34,6 +34,11 @@ class OpRun {
   std::vector<Array>& results_;
 };
 
+// The results of one op, rounded to their types. `values`: by ValueId, null where not computed; constants are read from
+// the graph. The op must be valid in its function.
+Result<std::vector<Array>> RunOp(const Graph& graph, const Function& function, const Op& op,
+                                 std::vector<const Array*> values, bool fp16);
+
 // One element from one array to another of the same type.
 inline void CopyElem(const Array& from, size_t i, Array& to, size_t j) {
   if (IsFloat(from.type.elem)) {

@@ -98,7 +98,7 @@ class Executor {
 
   Status Run(const std::vector<Array>& inputs) {
     for (size_t i = 0; i < inputs.size(); ++i) values_[function_.inputs[i]] = &inputs[i];
-    for (const Op& op : function_.ops) NM_TRY(RunOp(op));
+    for (const Op& op : function_.ops) NM_TRY(RunNext(op));
     return Ok{};
   }
 
@@ -109,22 +109,9 @@ class Executor {
   }
 
  private:
-  Status RunOp(const Op& op) {
-    for (const Operand& operand : op.operands) {
-      for (const ValueId id : operand.values) {
-        const Value& value = function_.values[id];
-        if (values_[id] == nullptr) Keep(id, ArrayOf(graph_.constants[value.constant]));
-      }
-    }
-    std::vector<Array> results;
-    for (const ValueId id : op.outputs) results.push_back(Zeros(function_.values[id].type));
-    OpReader reader(graph_, function_, op);
-    OpRun run(reader, op, values_, half_, results);
-    NM_TRY(RunByFamily(run));
-    for (size_t i = 0; i < results.size(); ++i) {
-      RoundToType(results[i], half_);
-      Keep(op.outputs[i], std::move(results[i]));
-    }
+  Status RunNext(const Op& op) {
+    NM_TRY_VAR(std::vector<Array> results, RunOp(graph_, function_, op, values_, half_));
+    for (size_t i = 0; i < results.size(); ++i) Keep(op.outputs[i], std::move(results[i]));
     return Ok{};
   }
 
@@ -158,6 +145,26 @@ Status CheckInputs(const Function& function, const std::vector<Array>& inputs) {
 }
 
 }  // namespace
+
+Result<std::vector<Array>> RunOp(const Graph& graph, const Function& function, const Op& op,
+                                 std::vector<const Array*> values, bool fp16) {
+  std::deque<Array> constants;  // stable addresses
+  for (const Operand& operand : op.operands) {
+    for (const ValueId id : operand.values) {
+      if (values[id] != nullptr) continue;
+      NM_CHECK(function.values[id].is_constant());
+      constants.push_back(ArrayOf(graph.constants[function.values[id].constant]));
+      values[id] = &constants.back();
+    }
+  }
+  std::vector<Array> results;
+  for (const ValueId id : op.outputs) results.push_back(Zeros(function.values[id].type));
+  OpReader reader(graph, function, op);
+  OpRun run(reader, op, values, fp16, results);
+  NM_TRY(RunByFamily(run));
+  for (Array& result : results) RoundToType(result, fp16);
+  return results;
+}
 
 std::vector<const Array*> OpRun::List(std::string_view param) const {
   std::vector<const Array*> arrays;

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moe/plan.h"
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+
+#include "base/check.h"
+
+namespace npumoe {
+namespace {
+
+using nlohmann::json;
+
+template <typename T, size_t N>
+using Names = std::array<std::pair<T, std::string_view>, N>;
+
+constexpr Names<PrefillOrder, 2> kOrders{
+    {{PrefillOrder::kLayerMajor, "layer-major"}, {PrefillOrder::kChunkMajor, "chunk-major"}}};
+constexpr Names<OverflowMode, 3> kModes{
+    {{OverflowMode::kExact, "exact"}, {OverflowMode::kPrune, "prune"}, {OverflowMode::kReroute, "reroute"}}};
+constexpr Names<Objective, 3> kObjectives{
+    {{Objective::kTime, "time"}, {Objective::kEnergy, "energy"}, {Objective::kEnergyDelay, "edp"}}};
+constexpr Names<AttentionPlace, 2> kPlaces{{{AttentionPlace::kNpu, "npu"}, {AttentionPlace::kCpu, "cpu"}}};
+constexpr Names<WeightFormat, 5> kFormats{{{WeightFormat::kFp16, "fp16"},
+                                           {WeightFormat::kInt8, "int8"},
+                                           {WeightFormat::kLut8, "lut8"},
+                                           {WeightFormat::kLut6, "lut6"},
+                                           {WeightFormat::kLut4, "lut4"}}};
+
+template <typename T, size_t N>
+std::string_view NameOf(const Names<T, N>& names, T value) {
+  for (const auto& [key, name] : names) {
+    if (key == value) return name;
+  }
+  return "?";
+}
+
+// Reads fields of one JSON object; every message names the file and the field.
+class Fields {
+ public:
+  Fields(const json& object, std::string_view name) : object_(object), name_(name) {}
+
+  Result<const json*> Get(std::string_view key) const {
+    const auto found = object_.is_object() ? object_.find(key) : object_.end();
+    if (found == object_.end()) return MakeError(Code::kCorruptFile, "{}: no field '{}'", name_, key);
+    return &*found;
+  }
+  Result<uint32_t> Uint(std::string_view key) const {
+    NM_TRY_VAR(const json* value, Get(key));
+    return AsUint(*value, key);
+  }
+  Result<double> Number(std::string_view key) const {
+    NM_TRY_VAR(const json* value, Get(key));
+    if (!value->is_number()) return Wrong(key, "a number", *value);
+    return value->get<double>();
+  }
+  Result<bool> Bool(std::string_view key) const {
+    NM_TRY_VAR(const json* value, Get(key));
+    if (!value->is_boolean()) return Wrong(key, "true or false", *value);
+    return value->get<bool>();
+  }
+  Result<std::string> String(std::string_view key) const {
+    NM_TRY_VAR(const json* value, Get(key));
+    if (!value->is_string()) return Wrong(key, "a string", *value);
+    return value->get<std::string>();
+  }
+  Result<std::vector<uint32_t>> Uints(std::string_view key) const {
+    NM_TRY_VAR(const json* value, Get(key));
+    if (!value->is_array()) return Wrong(key, "a list", *value);
+    std::vector<uint32_t> out;
+    for (const json& element : *value) {
+      NM_TRY_VAR(const uint32_t number, AsUint(element, key));
+      out.push_back(number);
+    }
+    return out;
+  }
+  template <typename T, size_t N>
+  Result<T> Enum(std::string_view key, const Names<T, N>& names) const {
+    NM_TRY_VAR(const std::string text, String(key));
+    for (const auto& [value, name] : names) {
+      if (name == text) return value;
+    }
+    return MakeError(Code::kCorruptFile, "{}: field '{}': '{}' is unknown", name_, key, text.substr(0, 40));
+  }
+  Error Wrong(std::string_view key, std::string_view wanted, const json& got) const {
+    return MakeError(Code::kCorruptFile, "{}: field '{}': wanted {}, got {}", name_, key, wanted, got.type_name());
+  }
+
+ private:
+  Result<uint32_t> AsUint(const json& value, std::string_view key) const {
+    if (!value.is_number_unsigned() || value.get<uint64_t>() > UINT32_MAX) {
+      return Wrong(key, "a whole number below 2^32", value);
+    }
+    return value.get<uint32_t>();
+  }
+
+  const json& object_;
+  std::string_view name_;
+};
+
+json ToJson(const LayerPlan& layer) {
+  json groups = json::array();
+  for (const ExpertGroup& group : layer.groups) {
+    groups.push_back({{"capacities", group.capacities}, {"experts", group.experts}});
+  }
+  return {{"attention", NameOf(kPlaces, layer.attention)},
+          {"cpu_experts", layer.cpu_experts},
+          {"expert_scale", layer.expert_scale},
+          {"groups", groups}};
+}
+
+Result<LayerPlan> ParseLayer(const json& value, std::string_view name) {
+  const Fields fields(value, name);
+  LayerPlan layer;
+  NM_TRY_VAR(layer.attention, fields.Enum("attention", kPlaces));
+  NM_TRY_VAR(layer.cpu_experts, fields.Uints("cpu_experts"));
+  NM_TRY_VAR(const double scale, fields.Number("expert_scale"));
+  if (!(scale > 0 && scale < 1e6)) return MakeError(Code::kCorruptFile, "{}: field 'expert_scale': {}", name, scale);
+  layer.expert_scale = static_cast<float>(scale);
+  NM_TRY_VAR(const json* groups, fields.Get("groups"));
+  if (!groups->is_array()) return fields.Wrong("groups", "a list", *groups);
+  for (const json& entry : *groups) {
+    const Fields group_fields(entry, name);
+    ExpertGroup group;
+    NM_TRY_VAR(group.experts, group_fields.Uints("experts"));
+    NM_TRY_VAR(group.capacities, group_fields.Uints("capacities"));
+    layer.groups.push_back(std::move(group));
+  }
+  return layer;
+}
+
+Status CheckAscending(const std::vector<uint32_t>& values, std::string_view what, bool may_hold_zero) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    if ((values[i] > 0 || may_hold_zero) && (i == 0 || values[i] > values[i - 1])) continue;
+    return MakeError(Code::kInvalidArgument, "plan: {} are not ascending at {}", what, values[i]);
+  }
+  return Ok{};
+}
+
+Status CheckLayer(const LayerPlan& layer, uint32_t index, uint32_t n_experts) {
+  std::set<uint32_t> seen;
+  const auto take = [&](uint32_t expert) -> Status {
+    if (expert >= n_experts) {
+      return MakeError(Code::kInvalidArgument, "plan: layer {}: expert {}, the model has {}", index, expert, n_experts);
+    }
+    if (!seen.insert(expert).second) {
+      return MakeError(Code::kInvalidArgument, "plan: layer {}: expert {} is placed twice", index, expert);
+    }
+    return Ok{};
+  };
+  for (const ExpertGroup& group : layer.groups) {
+    if (group.experts.empty() || group.capacities.empty()) {
+      return MakeError(Code::kInvalidArgument, "plan: layer {}: a group without experts or capacities", index);
+    }
+    NM_TRY(CheckAscending(group.capacities, fmt::format("layer {}: capacities", index), false));
+    for (const uint32_t expert : group.experts) NM_TRY(take(expert));
+  }
+  for (const uint32_t expert : layer.cpu_experts) NM_TRY(take(expert));
+  if (seen.size() != n_experts) {
+    uint32_t missing = 0;
+    while (seen.contains(missing)) ++missing;
+    return MakeError(Code::kInvalidArgument, "plan: layer {}: expert {} is placed nowhere", index, missing);
+  }
+  return Ok{};
+}
+
+}  // namespace
+
+std::string_view ToString(PrefillOrder order) { return NameOf(kOrders, order); }
+std::string_view ToString(OverflowMode mode) { return NameOf(kModes, mode); }
+std::string_view ToString(Objective objective) { return NameOf(kObjectives, objective); }
+std::string_view ToString(WeightFormat format) { return NameOf(kFormats, format); }
+
+std::string ToJson(const Plan& plan) {
+  json layers = json::array();
+  for (const LayerPlan& layer : plan.layers) layers.push_back(ToJson(layer));
+  const json document{{"attention_weights", ToString(plan.attention_weights)},
+                      {"chunk_tokens", plan.chunk_tokens},
+                      {"expected_joules", plan.expected_joules},
+                      {"expected_seconds", plan.expected_seconds},
+                      {"expert_weights", ToString(plan.expert_weights)},
+                      {"kv_buckets", plan.kv_buckets},
+                      {"layers", layers},
+                      {"mode", ToString(plan.mode)},
+                      {"model_hash", plan.model_hash},
+                      {"moe_batch_tokens", plan.moe_batch_tokens},
+                      {"npu", plan.npu},
+                      {"objective", ToString(plan.objective)},
+                      {"order", ToString(plan.order)},
+                      {"per_run_capacity", plan.per_run_capacity},
+                      {"stats_hash", plan.stats_hash},
+                      {"version", plan.version}};
+  return document.dump(1) + "\n";
+}
+
+Result<Plan> ParsePlan(std::string_view text, std::string_view name) {
+  const json document = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!document.is_object()) return MakeError(Code::kCorruptFile, "{}: not a JSON object", name);
+  const Fields fields(document, name);
+  Plan plan;
+  NM_TRY_VAR(plan.version, fields.Uint("version"));
+  if (plan.version != kPlanVersion) {
+    return MakeError(Code::kUnsupported, "{}: plan version {}, wanted {}: make it anew", name, plan.version,
+                     kPlanVersion);
+  }
+  NM_TRY_VAR(plan.model_hash, fields.String("model_hash"));
+  NM_TRY_VAR(plan.stats_hash, fields.String("stats_hash"));
+  NM_TRY_VAR(plan.npu, fields.String("npu"));
+  NM_TRY_VAR(plan.chunk_tokens, fields.Uint("chunk_tokens"));
+  NM_TRY_VAR(plan.moe_batch_tokens, fields.Uint("moe_batch_tokens"));
+  NM_TRY_VAR(plan.kv_buckets, fields.Uints("kv_buckets"));
+  NM_TRY_VAR(plan.order, fields.Enum("order", kOrders));
+  NM_TRY_VAR(plan.mode, fields.Enum("mode", kModes));
+  NM_TRY_VAR(plan.objective, fields.Enum("objective", kObjectives));
+  NM_TRY_VAR(plan.per_run_capacity, fields.Bool("per_run_capacity"));
+  NM_TRY_VAR(plan.expert_weights, fields.Enum("expert_weights", kFormats));
+  NM_TRY_VAR(plan.attention_weights, fields.Enum("attention_weights", kFormats));
+  NM_TRY_VAR(plan.expected_seconds, fields.Number("expected_seconds"));
+  NM_TRY_VAR(plan.expected_joules, fields.Number("expected_joules"));
+  NM_TRY_VAR(const json* layers, fields.Get("layers"));
+  if (!layers->is_array()) return fields.Wrong("layers", "a list", *layers);
+  for (const json& entry : *layers) {
+    NM_TRY_VAR(LayerPlan layer, ParseLayer(entry, name));
+    plan.layers.push_back(std::move(layer));
+  }
+  return plan;
+}
+
+Status CheckPlan(const Plan& plan, const ModelConfig& config) {
+  if (plan.layers.size() != config.n_layers) {
+    return MakeError(Code::kInvalidArgument, "plan: {} layers, the model has {}", plan.layers.size(), config.n_layers);
+  }
+  if (plan.chunk_tokens == 0 || plan.moe_batch_tokens == 0) {
+    return MakeError(Code::kInvalidArgument, "plan: chunk_tokens {} and moe_batch_tokens {}, wanted above 0",
+                     plan.chunk_tokens, plan.moe_batch_tokens);
+  }
+  NM_TRY(CheckAscending(plan.kv_buckets, "kv_buckets", true));
+  for (uint32_t layer = 0; layer < config.n_layers; ++layer) {
+    NM_TRY(CheckLayer(plan.layers[layer], layer, config.IsMoeLayer(layer) ? config.n_experts : 0));
+  }
+  return Ok{};
+}
+
+}  // namespace npumoe
