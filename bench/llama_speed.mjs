@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// llama.cpp's prefill and decode speed on one model, tokens per second as JSON. Decode evaluates known tokens one at a
+// time, without sampling, as llama-bench does; JavaScript's own cost is in it and is largest for small models.
+// usage: node llama_speed.mjs NODE_MODULES MODEL THREADS N_PROMPT N_DECODE
+import {createRequire} from "node:module";
+import {pathToFileURL} from "node:url";
+import path from "node:path";
+
+const [nodeModules, modelPath, threads, nPrompt, nDecode] = process.argv.slice(2);
+const require = createRequire(path.join(path.resolve(nodeModules), "x.js"));
+const {getLlama, LlamaLogLevel} = await import(pathToFileURL(require.resolve("node-llama-cpp")).href);
+
+const llama = await getLlama({
+    gpu: false, build: "never", skipDownload: true, usePrebuiltBinaries: true, maxThreads: Number(threads),
+    logLevel: LlamaLogLevel.error
+});
+const model = await llama.loadModel({modelPath});
+const context = await model.createContext({
+    contextSize: Number(nPrompt) + Number(nDecode) + 64, batchSize: 512, threads: Number(threads), sequences: 1
+});
+const sequence = context.getSequence();
+const tokens = (n) => Array.from({length: n}, (_, i) => 300 + (i * 7919) % 20000);
+
+await sequence.evaluateWithoutGeneratingNewTokens(tokens(32)); // warm-up
+await sequence.clearHistory();
+let begin = performance.now();
+await sequence.evaluateWithoutGeneratingNewTokens(tokens(Number(nPrompt)));
+const prefill = Number(nPrompt) / (performance.now() - begin) * 1e3;
+begin = performance.now();
+for (const token of tokens(Number(nDecode)))
+    await sequence.evaluateWithoutGeneratingNewTokens([token]);
+const decode = Number(nDecode) / (performance.now() - begin) * 1e3;
+console.log(JSON.stringify({prefill, decode}));
+await llama.dispose();
+process.exit(0);
