@@ -2,13 +2,28 @@
 #include "kernels/matmul.h"
 
 #include <algorithm>
+#include <atomic>
+#include <cstdlib>
 #include <limits>
+#include <new>
 
 #include "kernels/int16_strip.h"
 #define HWY_WANT_AVX3_DL
 #include "kernels/target_test.h"
 #include "kernels/test_weights.h"
 #include "tensor/blocks.h"
+
+namespace {
+std::atomic<size_t> g_allocations{0};
+}  // namespace
+
+[[gnu::noinline]] void* operator new(size_t n) {
+  g_allocations.fetch_add(1);
+  if (void* p = std::malloc(n)) return p;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, size_t) noexcept { std::free(p); }
 
 namespace npumoe {
 namespace {
@@ -188,6 +203,19 @@ TEST_P(MatMulTest, ThreadsAndOtherJobsDoNotChangeABit) {
       ASSERT_EQ(products[i].Result(), want[i]) << "job " << i << ", " << n_threads << " threads";
     }
   }
+}
+
+TEST_P(MatMulTest, ACallAllocatesNothing) {
+  ThreadPool pool(2);
+  MatMul matmul(pool, 512);
+  Random random(13);
+  std::vector<Product> products;
+  for (const DType dtype : kAllDTypes) products.emplace_back(random, dtype, 50, 70, 512);
+  std::vector<MatMulJob> jobs;
+  for (Product& p : products) jobs.push_back(p.Job());
+  const size_t before = g_allocations.load();
+  matmul.Run(jobs);
+  EXPECT_EQ(g_allocations.load(), before);
 }
 
 TEST_P(MatMulTest, EmptyWorkIsAllowed) {
