@@ -43,7 +43,7 @@ void Forward::Embed(std::span<const int32_t> tokens) {
 }
 
 Status Forward::Run(std::span<const int32_t> tokens, size_t first_position, const KvCache& kv, bool long_rope,
-                    LogitRows rows, const ChunkProgress& progress, std::span<float> logits) {
+                    LogitRows rows, const ChunkProgress& progress, std::span<float> logits, NpuLayers* npu) {
   NM_CHECK(!tokens.empty() && tokens.size() <= max_chunk_tokens_);
   NM_CHECK(first_position + tokens.size() <= kv.capacity());
   Embed(tokens);
@@ -51,18 +51,23 @@ Status Forward::Run(std::span<const int32_t> tokens, size_t first_position, cons
   MatView x = x_.Rows(tokens.size());
   for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
     const LayerWeights& weights = weights_.layers[layer];
-    compute_.ForRows(x.rows, [&](size_t row) {
-      NormRow(config_, {x.Row(row), x.cols}, weights.attn_norm, weights.attn_norm_bias, normed_.Row(row));
-    });
-    attention_.Run(weights, kv.Layer(layer), first_position, normed_.Rows(x.rows), x);
+    if (npu != nullptr) {
+      NM_TRY(npu->Attention(layer, kv.Layer(layer), first_position, x, normed_.Rows(x.rows)));
+    } else {
+      NormRows(x, weights.attn_norm, weights.attn_norm_bias);
+      attention_.Run(weights, kv.Layer(layer), first_position, normed_.Rows(x.rows), x);
+    }
     if (layer + 1 == config_.n_layers && rows != LogitRows::kAll) {
       if (rows == LogitRows::kNone) return Ok{};  // keys and values are all that later chunks need
       x = x_.Rows(x.rows - 1, 1);
     }
-    compute_.ForRows(x.rows, [&](size_t row) {
-      NormRow(config_, {x.Row(row), x.cols}, weights.ffn_norm, weights.ffn_norm_bias, normed_.Row(row));
-    });
-    NM_TRY(ffn_.Run(layer, weights, normed_.Rows(x.rows), x));
+    NormRows(x, weights.ffn_norm, weights.ffn_norm_bias);
+    // One row of the last layer is no work for a device.
+    if (npu != nullptr && config_.IsMoeLayer(layer) && x.rows == tokens.size()) {
+      NM_TRY(npu->Experts(layer, normed_.Rows(x.rows), x));
+    } else {
+      NM_TRY(ffn_.Run(layer, weights, normed_.Rows(x.rows), x));
+    }
     if (!progress.LayerDone(tokens.size(), layer + 1, config_.n_layers))
       return MakeError(Code::kCancelled, "prefill: stopped by the caller");
   }
@@ -70,12 +75,14 @@ Status Forward::Run(std::span<const int32_t> tokens, size_t first_position, cons
   return Ok{};
 }
 
+void Forward::NormRows(MatView x, const TensorView& weight, const TensorView& bias) {
+  compute_.ForRows(x.rows, [&](size_t row) { NormRow(config_, {x.Row(row), x.cols}, weight, bias, normed_.Row(row)); });
+}
+
 void Forward::WriteLogits(MatView x, std::span<float> logits) {
   const size_t vocab_size = config_.vocab_size;
   NM_CHECK(logits.size() == x.rows * vocab_size);
-  compute_.ForRows(x.rows, [&](size_t row) {
-    NormRow(config_, {x.Row(row), x.cols}, weights_.output_norm, weights_.output_norm_bias, normed_.Row(row));
-  });
+  NormRows(x, weights_.output_norm, weights_.output_norm_bias);
   const MatMulJob job[] = {{normed_.Rows(x.rows), weights_.output, {logits.data(), x.rows, vocab_size, vocab_size}}};
   compute_.matmul.Run(job);
   for (size_t row = 0; row < x.rows; ++row) {

@@ -10,6 +10,7 @@
 #include "engine/compute.h"
 #include "engine/ffn.h"
 #include "engine/kv_cache.h"
+#include "engine/npu_layers.h"
 #include "model/weights.h"
 #include "npumoe/engine.h"
 
@@ -38,14 +39,22 @@ class Forward {
   // Runs tokens at positions first_position... over the cache, which holds everything before. `logits` gets one row of
   // vocab_size per row asked for. The last layer's FFN runs only for rows whose logits are wanted.
   // Fails with kCancelled, or kUnsupported when activations are not finite. Positions < first_position stay intact.
+  // With `npu`, attention and experts run as its plan says; it must have been made from this object's parts.
   Status Run(std::span<const int32_t> tokens, size_t first_position, const KvCache& kv, bool long_rope, LogitRows rows,
-             const ChunkProgress& progress, std::span<float> logits);
+             const ChunkProgress& progress, std::span<float> logits, NpuLayers* npu = nullptr);
+
+  // What an NpuLayers works with; valid as long as this object stays where it is.
+  Compute& compute() { return compute_; }
+  AttentionBlock& attention() { return attention_; }
+  Ffn& ffn() { return ffn_; }
 
   size_t scratch_bytes() const;
   size_t max_chunk_tokens() const { return max_chunk_tokens_; }
 
  private:
   void Embed(std::span<const int32_t> tokens);
+  // normed_ = norm(x).
+  void NormRows(MatView x, const TensorView& weight, const TensorView& bias);
   void WriteLogits(MatView x, std::span<float> logits);
 
   const ModelConfig& config_;

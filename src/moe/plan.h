@@ -31,7 +31,7 @@ struct LayerPlan {
   std::vector<ExpertGroup> groups;    // on the NPU, resident
   std::vector<uint32_t> cpu_experts;  // planned for the CPU, ascending
   AttentionPlace attention = AttentionPlace::kNpu;
-  // Expert inputs are divided by this before fp16 and outputs multiplied back; 1 = the calibrated ranges are safe.
+  // Up projections are divided by this in the graph and outputs multiplied back; 1 = the calibrated ranges are safe.
   float expert_scale = 1.0f;
 };
 

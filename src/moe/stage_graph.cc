@@ -234,7 +234,7 @@ std::vector<uint32_t> HeadPermutation(const ModelConfig& config) {
 }
 
 Result<Graph> BuildExpertGroup(const ModelConfig& config, const LayerWeights& weights, const ExpertGroup& group,
-                               WeightFormat format) {
+                               WeightFormat format, float expert_scale) {
   std::vector<TensorView> gate, up, down;
   for (const uint32_t expert : group.experts) {
     if (expert >= weights.expert_gate.size()) {
@@ -246,7 +246,7 @@ Result<Graph> BuildExpertGroup(const ModelConfig& config, const LayerWeights& we
   }
   if (group.experts.empty()) return MakeError(Code::kInvalidArgument, "plan: a group without experts");
   GraphBuilder b;
-  const WeightConstant w_gate = AddWeight(b, gate, format, {}), w_up = AddWeight(b, up, format, {}),
+  const WeightConstant w_gate = AddWeight(b, gate, format, {}), w_up = AddWeight(b, up, format, {}, expert_scale),
                        w_down = AddWeight(b, down, format, {});
   const int32_t n = I32(group.experts.size());
   for (const uint32_t capacity : group.capacities) {

@@ -25,9 +25,10 @@ std::string KvFunction(uint32_t kv_length);
 
 // Experts of one tier as one grouped 1x1 convolution per projection, one function per capacity C:
 //   x [1, G * dim, 1, C]  ->  y [1, G * dim, 1, C]
-// Slice g of the channels is experts[g]. Weights become fp16 (or the plan's format).
+// Slice g of the channels is experts[g]. Weights become fp16 (or the plan's format). The up projection is divided by
+// `expert_scale`, which makes the hidden values and y smaller by that factor: the caller multiplies y back.
 Result<Graph> BuildExpertGroup(const ModelConfig& config, const LayerWeights& weights, const ExpertGroup& group,
-                               WeightFormat format);
+                               WeightFormat format, float expert_scale);
 
 // Attention of one layer for a chunk of C tokens, one function per length L of the cache bucket:
 //   x     [1, dim, 1, C]                 residual stream

@@ -24,12 +24,15 @@ void StoreAt(std::vector<std::byte>& bytes, size_t index, T value) {
 
 // Calls body(output row, values) for every row of the stacked weight, heads reordered.
 template <typename Body>
-void ForRows(std::span<const TensorView> parts, std::span<const uint32_t> head_order, const Body& body) {
+void ForRows(std::span<const TensorView> parts, std::span<const uint32_t> head_order, float divisor, const Body& body) {
   std::vector<float> values(parts[0].shape[1]);
   size_t first = 0;
   for (const TensorView& part : parts) {
     for (size_t row = 0; row < part.shape[0]; ++row) {
       ReadRow(part, row, values);
+      if (divisor != 1.0f) {
+        for (float& v : values) v /= divisor;
+      }
       size_t target = row;
       if (!head_order.empty())
         target = row / head_order.size() * head_order.size() + head_order[row % head_order.size()];
@@ -40,9 +43,9 @@ void ForRows(std::span<const TensorView> parts, std::span<const uint32_t> head_o
 }
 
 void AddFp16(GraphBuilder& builder, std::span<const TensorView> parts, std::span<const uint32_t> head_order,
-             WeightConstant& weight) {
+             float divisor, WeightConstant& weight) {
   std::vector<std::byte> data(weight.out * weight.in * sizeof(uint16_t));
-  ForRows(parts, head_order, [&](size_t row, std::span<const float> values) {
+  ForRows(parts, head_order, divisor, [&](size_t row, std::span<const float> values) {
     for (size_t i = 0; i < values.size(); ++i) StoreAt(data, row * weight.in + i, F32ToF16(values[i]));
   });
   weight.data = builder.AddConstant({ElemType::kF16, {weight.out, weight.in, 1, 1}}, std::move(data));
@@ -50,9 +53,9 @@ void AddFp16(GraphBuilder& builder, std::span<const TensorView> parts, std::span
 
 // Symmetric, one scale per output channel: q = round(w / scale), scale = max|w| / 127.
 void AddInt8(GraphBuilder& builder, std::span<const TensorView> parts, std::span<const uint32_t> head_order,
-             WeightConstant& weight) {
+             float divisor, WeightConstant& weight) {
   std::vector<std::byte> data(weight.out * weight.in), scales(weight.out * sizeof(uint16_t));
-  ForRows(parts, head_order, [&](size_t row, std::span<const float> values) {
+  ForRows(parts, head_order, divisor, [&](size_t row, std::span<const float> values) {
     float top = 0;
     for (const float v : values) top = std::max(top, std::fabs(v));
     // The stored scale is what the graph multiplies by, so the division uses it too.
@@ -71,7 +74,7 @@ void AddInt8(GraphBuilder& builder, std::span<const TensorView> parts, std::span
 }  // namespace
 
 WeightConstant AddWeight(GraphBuilder& builder, std::span<const TensorView> parts, WeightFormat format,
-                         std::span<const uint32_t> head_order) {
+                         std::span<const uint32_t> head_order, float divisor) {
   NM_CHECK(!parts.empty());
   WeightConstant weight;
   weight.format = format;
@@ -81,9 +84,9 @@ WeightConstant AddWeight(GraphBuilder& builder, std::span<const TensorView> part
     weight.out += part.shape[0];
   }
   if (format == WeightFormat::kInt8)
-    AddInt8(builder, parts, head_order, weight);
+    AddInt8(builder, parts, head_order, divisor, weight);
   else
-    AddFp16(builder, parts, head_order, weight);
+    AddFp16(builder, parts, head_order, divisor, weight);
   return weight;
 }
 

@@ -22,9 +22,9 @@ struct WeightConstant {
 };
 
 // Stacks `parts` ([out_i, in] each, any dtype) along the outputs. `head_order`, when not empty, moves row i of every
-// head_order.size() rows to row head_order[i].
+// head_order.size() rows to row head_order[i]. Every weight is divided by `divisor`.
 WeightConstant AddWeight(GraphBuilder& builder, std::span<const TensorView> parts, WeightFormat format,
-                         std::span<const uint32_t> head_order);
+                         std::span<const uint32_t> head_order, float divisor = 1.0f);
 
 // The weight as a value of the current function: the constant itself, or the op that decodes it.
 ValueId UseWeight(GraphBuilder& builder, const WeightConstant& weight);
