@@ -12,9 +12,9 @@ namespace {
 constexpr uint32_t kNoRank = UINT32_MAX;
 constexpr uint32_t kEnd = UINT32_MAX;
 
-// Up to this many symbols, scanning for the least rank beats a heap. measured: tokenizer_bench; see bpe_test.cc for
-// the equality of both ways.
-constexpr size_t kScanSymbols = 48;
+// Up to this many symbols, scanning for the least rank beats a heap. measured with runs of English letters and Qwen3's
+// merges, AVX-512 Xeon: 191 against 230 ns a byte at 128 letters, equal near 200.
+constexpr size_t kScanSymbols = 128;
 
 uint64_t PairOf(int32_t left, int32_t right) {
   return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);

@@ -106,6 +106,10 @@ class BpeBuilder {
 
 Result<BpeModel> BpeModel::FromMerges(const Vocabulary& vocabulary, std::span<const MergeText> merges,
                                       const Options& options, bool strict, std::string_view subject) {
+  if (merges.size() > (INT32_MAX - vocabulary.size()) / 3) {  // a merge has at most three texts that are no tokens
+    return MakeError(Code::kUnsupported, "{}: {} merges and {} tokens, ids have 31 bits", subject, merges.size(),
+                     vocabulary.size());
+  }
   BpeBuilder builder(vocabulary, options);
   builder.Reserve(merges.size());
   std::string joined;

@@ -66,7 +66,7 @@ TEST(ApplyMerges, TakesTheLeastRankAndTheLeftmostOfEquals) {
 
 TEST(ApplyMerges, EqualsTheDefinitionAtEveryLength) {
   std::mt19937 random(3);
-  for (int round = 0; round < 200; ++round) {
+  for (int round = 0; round < 300; ++round) {
     MergeTable table;
     table.Reserve(40);
     int32_t next = 4;

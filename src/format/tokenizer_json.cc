@@ -215,9 +215,12 @@ Status ReadTokenizerConfig(std::string_view text, std::string_view name, Tokeniz
   SpecialTokens& special = data->special;
   NM_TRY_VAR(special.bos, ReadNamedToken(config, "bos_token", data->vocabulary));
   NM_TRY_VAR(special.eos, ReadNamedToken(config, "eos_token", data->vocabulary));
-  NM_TRY_VAR(special.pad, ReadNamedToken(config, "pad_token", data->vocabulary));
-  if (!special.unk) {
-    NM_TRY_VAR(special.unk, ReadNamedToken(config, "unk_token", data->vocabulary));
+  // Fine-tunes often name a padding token that nothing defines; nobody generates it.
+  for (const auto& [key, id] : {std::pair("pad_token", &special.pad), std::pair("unk_token", &special.unk)}) {
+    if (*id) continue;
+    const auto found = ReadNamedToken(config, key, data->vocabulary);
+    if (found.ok()) *id = *found;
+    if (!found.ok()) data->warnings.push_back(found.error().message);
   }
   NM_TRY_VAR(data->chat_template, ReadChatTemplate(config));
   return ApplyAddFlags(config, data);

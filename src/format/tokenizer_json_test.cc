@@ -266,6 +266,8 @@ TEST(JsonTokenizer, TakesSpecialTokensFromItsConfig) {
             "D");
   const std::string c = "dir: tokenizer_config.json: ";
   EXPECT_EQ(Message(ByteLevel(), R"({"eos_token": "<gone>"})"), c + "eos_token: '<gone>' is not in the vocabulary");
+  EXPECT_EQ(Load(Spm(), R"({"pad_token": "<gone>"})").warnings(),
+            std::vector<std::string>{c + "pad_token: '<gone>' is not in the vocabulary"});
   EXPECT_EQ(Message(ByteLevel(), R"({"eos_token": 5})"), c + "eos_token: is no string");
   EXPECT_EQ(Message(ByteLevel(), "{"), c + "JSON is broken at byte 2 of 1");
 }

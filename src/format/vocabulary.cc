@@ -79,14 +79,14 @@ void TextTable::Add(std::string_view text) {
   ends_.push_back(bytes_.size());
 }
 
-Vocabulary::Slot& Vocabulary::SlotOf(std::string_view text, size_t hash) {
+size_t Vocabulary::SlotOf(std::string_view text, size_t hash) const {
   const auto short_hash = static_cast<uint32_t>(hash);
   size_t slot = hash & (slots_.size() - 1);
   while (slots_[slot].id >= 0 &&
          (slots_[slot].hash != short_hash || texts[static_cast<size_t>(slots_[slot].id)] != text)) {
     slot = (slot + 1) & (slots_.size() - 1);
   }
-  return slots_[slot];
+  return slot;
 }
 
 Status Vocabulary::BuildIndex(std::string_view subject) {
@@ -97,7 +97,7 @@ Status Vocabulary::BuildIndex(std::string_view subject) {
   };
   for (size_t id = 0; id < size(); ++id) {
     const size_t hash = std::hash<std::string_view>()(texts[id]);
-    Slot& slot = SlotOf(texts[id], hash);
+    Slot& slot = slots_[SlotOf(texts[id], hash)];
     if (slot.id < 0) {
       slot = {static_cast<uint32_t>(hash), static_cast<int32_t>(id)};
     } else if (!is_padding(id) && !is_padding(static_cast<size_t>(slot.id))) {
@@ -110,7 +110,7 @@ Status Vocabulary::BuildIndex(std::string_view subject) {
 
 std::optional<int32_t> Vocabulary::Find(std::string_view text) const {
   if (slots_.empty()) return std::nullopt;
-  const Slot& slot = const_cast<Vocabulary*>(this)->SlotOf(text, std::hash<std::string_view>()(text));
+  const Slot& slot = slots_[SlotOf(text, std::hash<std::string_view>()(text))];
   if (slot.id < 0) return std::nullopt;
   return slot.id;
 }

@@ -56,8 +56,8 @@ struct Vocabulary {
     uint32_t hash = 0;
     int32_t id = -1;  // -1: empty
   };
-  Slot& SlotOf(std::string_view text, size_t hash);
-  std::vector<Slot> slots_;  // open addressing, a power of two, at most half full
+  size_t SlotOf(std::string_view text, size_t hash) const;  // index of its slot, or of an empty one
+  std::vector<Slot> slots_;                                 // open addressing, a power of two, at most half full
 };
 
 }  // namespace npumoe
