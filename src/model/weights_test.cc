@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/files.h"
+#include "base/random.h"
 #include "format/safetensors.h"
 #include "model/test_files.h"
 #include "npumoe/make_model.h"
@@ -323,6 +325,45 @@ TEST(Model, FailsOnPathsThatAreNoModel) {
   ASSERT_FALSE(empty.ok());
   EXPECT_EQ(empty.error().code, Code::kNotFound);
   EXPECT_NE(empty.error().message.find("config.json"), std::string::npos);
+}
+
+TEST(Model, SurvivesMutatedHeaders) {
+  const ScratchFolder scratch;
+  MakeModelOptions options;
+  options.shape = "tiny-phimoe";
+  options.n_layers = 1;
+  options.dim = 32;
+  options.n_experts = 2;
+  options.expert_dim = 8;
+  options.vocab_size = 300;
+  const std::string path = scratch.File("m.gguf");
+  ASSERT_TRUE(MakeModel(options, path).ok());
+  const std::string good = ReadFile(path).value();
+  // Two stretches: the numbers at the start, and the tensor records behind the vocabulary.
+  const size_t records = good.find("token_embd.weight");
+  ASSERT_NE(records, std::string::npos);
+  Random random(5);
+  size_t n_opened = 0, n_refused = 0;
+  for (int round = 0; round < 1500; ++round) {
+    std::string bytes = good;
+    const size_t begin = round % 2 == 0 ? 24 : records;
+    for (uint64_t change = 0; change <= random.Below(2); ++change) {
+      bytes[begin + random.Below(1200)] = static_cast<char>(random.Below(256));
+    }
+    std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+    const auto model = Model::Open(path, {.phimoe_llama_cpp = round % 3 == 0});
+    if (model.ok()) {
+      ++n_opened;
+      EXPECT_TRUE(Validate(model->config(), "m").ok());
+      EXPECT_LE(model->converted_bytes(), bytes.size());
+      continue;
+    }
+    ++n_refused;
+    EXPECT_EQ(model.error().message.find('\n'), std::string::npos);
+    EXPECT_TRUE(model.error().message.starts_with(path)) << model.error().message;
+  }
+  EXPECT_GT(n_opened, 0u);
+  EXPECT_GT(n_refused, 1000u);
 }
 
 }  // namespace
