@@ -28,10 +28,13 @@ struct Case {
   bool cold;  // weights come from memory: judged by bytes; else by operations
 };
 
-// One random piece repeated to fill the pool: speed does not depend on the values.
+// One piece of Gaussian weights, repeated to fill the pool. (Random bits would not do: their scales reach down to f32
+// subnormals, which are slow to multiply.)
 void FillWeights(DType dtype, std::vector<std::byte>& pool, size_t n_bytes) {
   Random random(3);
-  const std::vector<std::byte> piece = RandomRow(random, dtype, size_t{64} * 256);
+  const std::vector<float> values = RandomFloats(random, size_t{64} * 256);
+  std::vector<std::byte> piece(RowBytes(dtype, values.size()).value());
+  QuantizeRow(dtype, values, piece.data());
   for (size_t at = 0; at < n_bytes; at += piece.size()) {
     std::memcpy(pool.data() + at, piece.data(), std::min(piece.size(), n_bytes - at));
   }

@@ -104,6 +104,18 @@ HWY_INLINE void HalvesToScales(const uint16_t* halves, size_t count, float* out)
   }
 }
 
+// Mxfp4Scale of bytes, [16 * count].
+HWY_INLINE void ExponentsToScales(const uint8_t* exponents, size_t count, float* out) {
+  const __m512i one = _mm512_set1_epi32(1);
+  for (size_t i = 0; i < count; ++i) {
+    const __m512i e = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(exponents + 16 * i)));
+    const __m512i normal = _mm512_slli_epi32(_mm512_sub_epi32(e, one), 23);
+    const __m512i subnormal = _mm512_sllv_epi32(_mm512_set1_epi32(0x00200000), e);
+    const __m512i bits = _mm512_mask_mov_epi32(normal, _mm512_cmple_epi32_mask(e, one), subnormal);
+    _mm512_storeu_si512(out + 16 * i, bits);
+  }
+}
+
 // ---- What the formats have in common: elements per block, zero of the codes, groups per 32 elements, offsets or not.
 
 template <typename Block>
@@ -238,9 +250,11 @@ HWY_NOINLINE void DecodeSlab32(const SlabRows& rows, size_t n_blocks, size_t row
     }
     HalvesToScales(halves, n_blocks, slab.scales);
   } else {
+    alignas(64) uint8_t exponents[kMaxSlabBlocks * kSlabRows];
     for (size_t r = 0; r < kSlabRows; ++r) {
-      for (size_t b = 0; b < n_blocks; ++b) slab.scales[kSlabRows * b + r] = Mxfp4Scale(block(r, b)->e);
+      for (size_t b = 0; b < n_blocks; ++b) exponents[kSlabRows * b + r] = block(r, b)->e;
     }
+    ExponentsToScales(exponents, n_blocks, slab.scales);
   }
   if constexpr (Format<Block>::kOffset) {
     for (size_t r = 0; r < kSlabRows; ++r) {
