@@ -36,12 +36,21 @@ int WriteAll(int fd, std::string_view text) {
 
 }  // namespace
 
+// A mapped file that somebody shortened has no bytes behind its last pages any more. Nothing can go on from there.
+void OnLostPage(int) {
+  constexpr char kText[] = "npumoe: a file was shortened while it was in use: its data is gone\n";
+  (void)!write(STDERR_FILENO, kText, sizeof kText - 1);
+  _exit(kExitFailed);
+}
+
 void PrepareStreams() {
   for (int fd = 0; fd <= 2; ++fd) {
     // Read-only on purpose: a write to a stream that was closed still fails, as it would have.
     if (fcntl(fd, F_GETFD) == -1 && errno == EBADF) (void)open("/dev/null", O_RDONLY);
   }
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);  // a write above the file size limit fails instead
+  std::signal(SIGBUS, OnLostPage);
 }
 
 Status WriteOut(std::string_view text) {
@@ -130,7 +139,7 @@ LineReader::Outcome LineReader::Read(std::string& line, size_t limit_bytes) {
 void CatchInterrupts() {
   struct sigaction action = {};
   action.sa_handler = OnInterrupt;  // no SA_RESTART: a read() that waits for the user returns
-  sigaction(SIGINT, &action, nullptr);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaction(signal, &action, nullptr);
 }
 
 bool Interrupted() { return interrupted != 0; }

@@ -2,6 +2,9 @@
 // npumoe: one binary, one file per subcommand beside this one.
 #include <fmt/core.h>
 
+#include <cstdio>
+#include <exception>
+#include <new>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -68,4 +71,13 @@ int Main(std::vector<std::string> args) {
 }  // namespace
 }  // namespace npumoe
 
-int main(int argc, char** argv) { return npumoe::Main({argv + (argc > 0 ? 1 : 0), argv + argc}); }
+int main(int argc, char** argv) {
+  try {
+    return npumoe::Main({argv + (argc > 0 ? 1 : 0), argv + argc});
+  } catch (const std::bad_alloc&) {
+    std::fputs("npumoe: out of memory\n", stderr);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "npumoe: %s\n", error.what());
+  }
+  return npumoe::kExitFailed;
+}

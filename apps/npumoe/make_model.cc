@@ -38,7 +38,10 @@ int RunMakeModel(const std::vector<std::string>& args) {
   if (const auto exit_code = ParseFlags(app, args)) return *exit_code;
   options.merged_experts = !per_expert;
 
+  CatchInterrupts();  // a half-written file is removed, not left behind
+  options.keep_going = [] { return !Interrupted(); };
   const auto bytes = MakeModel(options, out);
+  if (!bytes && bytes.error().code == Code::kCancelled) return kExitInterrupted;
   if (!bytes) {
     // Impossible shapes are refused by the checks that files go through; here the flags are what is wrong.
     const Code code = bytes.error().code;

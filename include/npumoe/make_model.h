@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,16 +13,17 @@
 namespace npumoe {
 
 struct MakeModelOptions {
-  std::string shape;          // one of MakeModelShapes()
-  std::string type = "f32";   // any block type, for matrices whose rows are whole blocks
-  uint32_t n_layers = 0;      // 0 = the shape's
-  uint32_t vocab_size = 0;    // 0 = the shape's
+  std::string shape;         // one of MakeModelShapes()
+  std::string type = "f32";  // any block type, for matrices whose rows are whole blocks
+  uint32_t n_layers = 0;     // 0 = the shape's
+  uint32_t vocab_size = 0;   // 0 = the shape's
   uint32_t n_experts = 0, top_k = 0, dim = 0, expert_dim = 0;  // 0 = the shape's
   uint64_t seed = 1;
-  double zipf = 0.35;         // router skew; 0 = even
-  bool hugging_face = false;  // write a folder with safetensors instead of GGUF
-  bool merged_experts = true; // GGUF: one tensor for all experts of a projection
+  double zipf = 0.35;          // router skew; 0 = even
+  bool hugging_face = false;   // write a folder with safetensors instead of GGUF
+  bool merged_experts = true;  // GGUF: one tensor for all experts of a projection
   uint32_t n_splits = 1;
+  std::function<bool()> keep_going;  // asked every few megabytes; false ends with kCancelled and leaves nothing
 };
 
 std::vector<std::string_view> MakeModelShapes();

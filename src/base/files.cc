@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/files.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -8,6 +9,8 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "base/check.h"
@@ -15,14 +18,22 @@
 namespace npumoe {
 
 Result<std::string> ReadFile(const std::string& path, size_t limit_bytes) {
-  std::FILE* file = std::fopen(path.c_str(), "rb");
+  // O_NONBLOCK: opening a pipe that nobody writes to must not wait.
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  std::FILE* file = descriptor < 0 ? nullptr : ::fdopen(descriptor, "rb");
   if (file == nullptr) {
     return MakeError(errno == ENOENT ? Code::kNotFound : Code::kIo, "{}: cannot open: {}", path, std::strerror(errno));
+  }
+  // A device or a pipe beside a model never ends or never begins.
+  struct stat info = {};
+  if (::fstat(::fileno(file), &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode)) {
+    std::fclose(file);
+    return MakeError(Code::kIo, "{}: not a regular file", path);
   }
   std::string bytes;
   std::array<char, 65536> block;
   size_t n = 0;
-  // Read until the end instead of trusting a size: the path may be a pipe.
+  // Read until the end instead of trusting a size: the file may grow, and those of /proc have none.
   while ((n = std::fread(block.data(), 1, block.size(), file)) > 0) {
     bytes.append(block.data(), n);
     if (bytes.size() > limit_bytes) {
@@ -44,10 +55,26 @@ Status WriteFileAtomic(const std::string& path, std::string_view bytes) {
 }
 
 Result<AtomicFile> AtomicFile::Create(const std::string& path) {
-  const std::string temporary = path + ".tmp" + std::to_string(::getpid());
-  std::FILE* file = std::fopen(temporary.c_str(), "wb");
+  // rename() replaces whatever has the name: as root, '-o /dev/null' would take the device away from the machine.
+  std::string target = path;
+  struct stat info = {};
+  if (::stat(path.c_str(), &info) == 0) {
+    if (S_ISDIR(info.st_mode)) return MakeError(Code::kIo, "{}: cannot write: {}", path, std::strerror(EISDIR));
+    if (!S_ISREG(info.st_mode)) return MakeError(Code::kIo, "{}: cannot write: not a regular file", path);
+    std::error_code error;  // write through a symbolic link instead of replacing it
+    target = std::filesystem::canonical(path, error).string();
+    if (error) return MakeError(Code::kIo, "{}: cannot write: {}", path, error.message());
+  }
+  std::FILE* file = nullptr;
+  std::string temporary;
+  // Process ids repeat across containers that share a folder, so never open a temporary file of somebody else.
+  for (int attempt = 0; file == nullptr && attempt < 100; ++attempt) {
+    temporary = target + ".tmp" + std::to_string(::getpid()) + (attempt == 0 ? "" : "." + std::to_string(attempt));
+    file = std::fopen(temporary.c_str(), "wbx");
+    if (file == nullptr && errno != EEXIST) break;
+  }
   if (file == nullptr) return MakeError(Code::kIo, "{}: cannot write: {}", path, std::strerror(errno));
-  return AtomicFile(file, path, temporary);
+  return AtomicFile(file, target, temporary);
 }
 
 AtomicFile::AtomicFile(std::FILE* file, std::string path, std::string temporary)

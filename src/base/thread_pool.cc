@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -62,8 +63,14 @@ struct ThreadPool::Impl {
 };
 
 ThreadPool::ThreadPool(size_t n_threads) : impl_(std::make_unique<Impl>()) {
+  impl_->workers.reserve(n_threads);
   for (size_t thread = 1; thread < n_threads; ++thread) {
-    impl_->workers.emplace_back([impl = impl_.get(), thread] { impl->Work(thread); });
+    // The system may refuse a thread (ulimit -u, -v, cgroup pids.max): go on with those it gave.
+    try {
+      impl_->workers.emplace_back([impl = impl_.get(), thread] { impl->Work(thread); });
+    } catch (const std::system_error&) {
+      break;
+    }
   }
 }
 
@@ -97,7 +104,10 @@ void ThreadPool::Run(size_t n_tasks, const void* context, Call call) {
   impl_->Drain(0);
   for (int spin = 0; impl_->n_busy.load() != 0; ++spin) {
     // More threads than cores: let the others run instead of burning their time slice.
-    if (spin < kSpins) Pause(); else std::this_thread::yield();
+    if (spin < kSpins)
+      Pause();
+    else
+      std::this_thread::yield();
   }
 }
 

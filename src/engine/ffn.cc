@@ -104,7 +104,7 @@ Status Ffn::Route(size_t layer, const LayerWeights& weights, size_t n_tokens) {
     if (!weights.router_bias.empty()) AddScaled({weights.router_bias.f32(), n_experts}, 1.0f, {row, n_experts});
     // A single bad value would choose experts at random and look like a plausible answer: say so instead.
     if (!std::all_of(row, row + n_experts, [](float v) { return std::isfinite(v); })) {
-      return MakeError(Code::kUnsupported, "layer {}: router logits of token {} are not finite", layer, token);
+      return MakeError(Code::kUnsupported, "layer {}: router logits are not finite", layer);
     }
   }
   compute_.ForRows(n_tokens, [&](size_t token) {

@@ -27,7 +27,7 @@ class Ffn {
   // `config` and `compute` are borrowed and must outlive this.
   Ffn(const ModelConfig& config, Compute& compute, size_t max_tokens);
 
-  // y += ffn(x), all of it on the CPU. Fails (kUnsupported) when router logits are not finite, naming layer and token.
+  // y += ffn(x), all of it on the CPU. Fails (kUnsupported) when router logits are not finite, naming the layer.
   Status Run(size_t layer, const LayerWeights& weights,
              MatView x,   // [tokens, dim], normalised
              MatView y);  // [tokens, dim]

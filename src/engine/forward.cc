@@ -2,6 +2,8 @@
 #include "engine/forward.h"
 
 #include <algorithm>
+#include <atomic>
+#include <bit>
 
 #include "tensor/quantize.h"
 
@@ -60,7 +62,9 @@ Status Forward::Run(std::span<const int32_t> tokens, size_t first_position, cons
     if (layer + 1 == config_.n_layers && rows != LogitRows::kAll) {
       if (rows == LogitRows::kNone) return Ok{};  // keys and values are all that later chunks need
       x = x_.Rows(x.rows - 1, 1);
+      first_position += tokens.size() - 1;
     }
+    NM_TRY(CheckFinite(x, layer, first_position));
     NormRows(x, weights.ffn_norm, weights.ffn_norm_bias);
     // One row of the last layer is no work for a device.
     if (npu != nullptr && config_.IsMoeLayer(layer) && x.rows == tokens.size()) {
@@ -71,8 +75,25 @@ Status Forward::Run(std::span<const int32_t> tokens, size_t first_position, cons
     if (!progress.LayerDone(tokens.size(), layer + 1, config_.n_layers))
       return MakeError(Code::kCancelled, "prefill: stopped by the caller");
   }
+  NM_TRY(CheckFinite(x, config_.n_layers - 1, first_position));
   WriteLogits(x, logits);
   return Ok{};
+}
+
+Status Forward::CheckFinite(MatView x, uint32_t layer, size_t first_position) {
+  // Broken weights would otherwise end as plausible text. The scan reads what the norm reads next anyway.
+  std::atomic<size_t> first_bad{x.rows};
+  compute_.ForRows(x.rows, [&](size_t row) {
+    uint32_t top = 0;  // largest exponent field; all ones means infinity or NaN
+    for (size_t i = 0; i < x.cols; ++i) top = std::max(top, std::bit_cast<uint32_t>(x.Row(row)[i]) & 0x7f800000u);
+    if (top != 0x7f800000u) return;
+    size_t seen = first_bad.load();
+    while (row < seen && !first_bad.compare_exchange_weak(seen, row)) {
+    }
+  });
+  if (first_bad.load() == x.rows) return Ok{};
+  return MakeError(Code::kUnsupported, "layer {}: activations at position {} are not finite: broken weights?", layer,
+                   first_position + first_bad.load());
 }
 
 void Forward::NormRows(MatView x, const TensorView& weight, const TensorView& bias) {

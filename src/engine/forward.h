@@ -53,6 +53,8 @@ class Forward {
 
  private:
   void Embed(std::span<const int32_t> tokens);
+  // Fails when a value of x is NaN or infinite, naming layer and position.
+  Status CheckFinite(MatView x, uint32_t layer, size_t first_position);
   // normed_ = norm(x).
   void NormRows(MatView x, const TensorView& weight, const TensorView& bias);
   void WriteLogits(MatView x, std::span<float> logits);

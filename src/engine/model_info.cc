@@ -74,8 +74,12 @@ void AddTensors(const Model& model, ModelInfo& info) {
   info.type = std::string(Info(static_cast<DType>(most)).name);
 }
 
+// assumed: the largest published tokenizer.json has about 35 MB.
+constexpr size_t kMaxTokenizerBytes = size_t{256} << 20;
+constexpr size_t kMaxConfigBytes = size_t{16} << 20;
+
 Result<std::string> ReadOptional(const std::string& path) {
-  auto text = ReadFile(path);
+  auto text = ReadFile(path, kMaxConfigBytes);
   if (!text.ok() && text.error().code == Code::kNotFound) return std::string();
   return text;
 }
@@ -124,7 +128,7 @@ ModelInfo MakeModelInfo(const Model& model, const Tokenizer& tokenizer) {
 Result<Tokenizer> OpenTokenizer(const Model& model, const std::string& pre_override) {
   if (model.gguf() != nullptr) return Tokenizer::FromGguf(*model.gguf(), pre_override);
   const std::string folder = model.path() + "/";
-  NM_TRY_VAR(const std::string tokenizer, ReadFile(folder + "tokenizer.json"));
+  NM_TRY_VAR(const std::string tokenizer, ReadFile(folder + "tokenizer.json", kMaxTokenizerBytes));
   NM_TRY_VAR(const std::string tokenizer_config, ReadOptional(folder + "tokenizer_config.json"));
   NM_TRY_VAR(const std::string generation_config, ReadOptional(folder + "generation_config.json"));
   return Tokenizer::FromHuggingFace(tokenizer, tokenizer_config, generation_config, folder + "tokenizer.json");

@@ -2,6 +2,7 @@
 // Sampling chain in llama.cpp's default order: repeat penalty, top-k, top-p, min-p, temperature, draw.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "base/check.h"
@@ -39,20 +40,27 @@ struct Sampler::Impl {
 
   explicit Impl(const SamplerParams& p) : params(p), random(p.seed) {}
 
-  // Fills candidates with the finite logits, penalised; returns false if there is none.
-  bool Collect(std::span<const float> logits, std::span<const int32_t> history) {
+  // Fills candidates with the logits above -inf, penalised. Fails on NaN and +inf: a model that gives them is broken,
+  // and the other logits are no better.
+  Status Collect(std::span<const float> logits, std::span<const int32_t> history) {
     candidates.clear();
     for (size_t id = 0; id < logits.size(); ++id) {
+      if (std::isnan(logits[id]) || logits[id] == std::numeric_limits<float>::infinity()) {
+        return MakeError(Code::kUnsupported, "sampler: the logit of token {} is {}", id, logits[id]);
+      }
       if (std::isfinite(logits[id])) candidates.push_back({static_cast<int32_t>(id), logits[id], 0});
     }
-    if (params.repeat_penalty == 1.0f) return !candidates.empty();
+    if (candidates.empty()) {
+      return MakeError(Code::kUnsupported, "sampler: none of {} logits is finite", logits.size());
+    }
+    if (params.repeat_penalty == 1.0f) return Ok{};
     const size_t n = std::min<size_t>(history.size(), params.repeat_last_n);
     const auto recent = history.last(n);
     for (Candidate& c : candidates) {
       if (std::find(recent.begin(), recent.end(), c.id) == recent.end()) continue;
       c.logit = c.logit > 0 ? c.logit / params.repeat_penalty : c.logit * params.repeat_penalty;
     }
-    return !candidates.empty();
+    return Ok{};
   }
 
   // Sorts and cuts candidates by top-k, top-p and min-p; at least one stays.
@@ -93,15 +101,13 @@ Result<Sampler> Sampler::Make(const SamplerParams& params) {
   if (!(params.top_p >= 0 && params.top_p <= 1)) return bad("top-p", "0..1", params.top_p);
   if (!(params.min_p >= 0 && params.min_p <= 1)) return bad("min-p", "0..1", params.min_p);
   if (!(params.repeat_penalty > 0 && params.repeat_penalty <= 1e6f)) {
-    return bad("repeat-penalty", "above 0", params.repeat_penalty);
+    return bad("repeat-penalty", "above 0 to 1e6", params.repeat_penalty);
   }
   return Sampler(std::make_unique<Impl>(params));
 }
 
 Result<int32_t> Sampler::Sample(std::span<const float> logits, std::span<const int32_t> history) {
-  if (!impl_->Collect(logits, history)) {
-    return MakeError(Code::kUnsupported, "sampler: none of {} logits is finite", logits.size());
-  }
+  NM_TRY(impl_->Collect(logits, history));
   auto& candidates = impl_->candidates;
   if (impl_->params.temperature == 0) return std::min_element(candidates.begin(), candidates.end(), Before)->id;
   impl_->Cut();

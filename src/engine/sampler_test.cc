@@ -87,11 +87,13 @@ TEST(Sampler, SameSeedSameTokens) {
   EXPECT_NE(Draw(Plain(1, 42), logits, 50), Draw(Plain(1, 43), logits, 50));
 }
 
-TEST(Sampler, IgnoresWhatIsNotFiniteAndFailsWhenNothingIsLeft) {
+TEST(Sampler, FailsOnABrokenModelAndSkipsForbiddenTokens) {
   const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
-  EXPECT_EQ(Draw(Plain(0), {nan, 1, inf, -inf}, 1).begin()->first, 1);
+  EXPECT_EQ(Draw(Plain(0), {-inf, 1, -inf}, 1).begin()->first, 1);
   Sampler sampler = Sampler::Make(Plain(1)).value();
-  EXPECT_FALSE(sampler.Sample(std::vector<float>{nan, -inf}, {}).ok());
+  EXPECT_FALSE(sampler.Sample(std::vector<float>{1, nan}, {}).ok());
+  EXPECT_FALSE(sampler.Sample(std::vector<float>{1, inf}, {}).ok());
+  EXPECT_FALSE(sampler.Sample(std::vector<float>{-inf, -inf}, {}).ok());
   EXPECT_FALSE(sampler.Sample({}, {}).ok());
 }
 

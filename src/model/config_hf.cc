@@ -73,7 +73,9 @@ Status ReadShape(const JsonFields& fields, const HuggingFaceHints& hints, ModelC
 // Attention windows. One window for all layers is supported; a mix is not.
 Status ReadSlidingWindow(const JsonFields& fields, ModelConfig& config) {
   NM_TRY_VAR(const uint32_t window, fields.Uint("sliding_window", UINT32_MAX, 0));
-  NM_TRY_VAR(const bool enabled, fields.Bool("use_sliding_window", true));
+  // Hugging Face: the Qwen families have the switch, off unless the file says otherwise; Mixtral and PhiMoE have none.
+  const bool has_switch = config.family.starts_with("qwen");
+  NM_TRY_VAR(const bool enabled, fields.Bool("use_sliding_window", !has_switch));
   if (window == 0 || !enabled) return Ok{};
   uint32_t n_windowed = config.n_layers;
   if (fields.Has("use_sliding_window")) {  // Qwen: layers from max_window_layers on have the window

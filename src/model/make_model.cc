@@ -43,6 +43,7 @@ Result<uint64_t> MakeModel(const MakeModelOptions& options, const std::string& p
   spec.format = options.hugging_face ? CheckpointFormat::kHuggingFace : CheckpointFormat::kGguf;
   spec.merged_experts = options.merged_experts;
   spec.n_splits = options.n_splits;
+  spec.keep_going = options.keep_going;
   return WriteRandomModel(spec, path);
 }
 

@@ -34,7 +34,8 @@ size_t UninterleavedRow(size_t row, size_t head_dim) {
 
 class TensorFiller {
  public:
-  TensorFiller(uint64_t seed, ThreadPool& threads) : rows_(seed), threads_(threads) {}
+  TensorFiller(const RandomModelSpec& spec, ThreadPool& threads)
+      : rows_(spec.seed), threads_(threads), keep_going_(spec.keep_going) {}
 
   // Sends the tensor's bytes to `emit` in pieces.
   Status Fill(const PlannedTensor& tensor, const Emit& emit) {
@@ -48,6 +49,7 @@ class TensorFiller {
     const size_t piece_rows = std::max<size_t>(1, kPieceBytes / row_bytes);
     for (const uint64_t seed : tensor.seeds) {
       for (size_t begin = 0; begin < n_rows; begin += piece_rows) {
+        if (keep_going_ && !keep_going_()) return MakeError(Code::kCancelled, "random model: stopped by the caller");
         const size_t n = std::min(piece_rows, n_rows - begin);
         piece_.resize(n * row_bytes);
         threads_.ParallelFor((n + kRowsPerTask - 1) / kRowsPerTask, [&](size_t task, size_t thread) {
@@ -94,6 +96,7 @@ class TensorFiller {
 
   RowMaker rows_;
   ThreadPool& threads_;
+  const std::function<bool()>& keep_going_;
   std::vector<std::vector<float>> scratch_;  // per thread, one row
   std::vector<std::byte> piece_;
 };
@@ -270,7 +273,7 @@ Result<uint64_t> WriteRandomModel(const RandomModelSpec& spec, const std::string
                      plan.size());
   }
   ThreadPool threads(std::max(1u, std::thread::hardware_concurrency()));
-  TensorFiller filler(spec.seed, threads);
+  TensorFiller filler(spec, threads);
   if (spec.format == CheckpointFormat::kGguf) return WriteGguf(spec, *family, vocab, plan, filler, path);
   return WriteFolder(spec, *family, vocab, plan, filler, path);
 }

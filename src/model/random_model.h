@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -22,8 +23,9 @@ struct RandomModelSpec {
   uint64_t seed = 1;
   double zipf = 0.35;  // router skew: bias of expert of rank r falls as -zipf * ln(r)... 0 = even
   CheckpointFormat format = CheckpointFormat::kGguf;
-  bool merged_experts = true;  // GGUF: ffn_gate_exps; false: one tensor per expert
-  uint32_t n_splits = 1;       // GGUF split files / safetensors shards
+  bool merged_experts = true;        // GGUF: ffn_gate_exps; false: one tensor per expert
+  std::function<bool()> keep_going;  // empty = never asked; false stops with kCancelled
+  uint32_t n_splits = 1;             // GGUF split files / safetensors shards
 };
 
 // Names for RandomModelSpec: "qwen3-30b-a3b", "phi-3.5-moe", "phi-tiny-moe", and "tiny-<family>" per family.
