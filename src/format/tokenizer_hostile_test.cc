@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
+#include <thread>
 
 #include "format/pretokenizer.h"
 #include "format/tokenizer.h"
@@ -89,16 +90,11 @@ std::vector<std::string> ByteNames() {
   return names;
 }
 
-// Least of two: other work on the machine only adds.
 double EncodeSeconds(const Tokenizer& tokenizer, const std::string& text) {
-  double best = 1e9;
-  for (int run = 0; run < 2; ++run) {
-    const double start = ThreadSeconds();
-    const auto ids = tokenizer.Encode(text, {.parse_special = true});
-    best = std::min(best, ThreadSeconds() - start);
-    EXPECT_FALSE(ids.empty());
-  }
-  return best;
+  const double start = ThreadSeconds();
+  const auto ids = tokenizer.Encode(text, {.parse_special = true});
+  EXPECT_FALSE(ids.empty());
+  return ThreadSeconds() - start;
 }
 
 // Eight times the text may take little more than eight times as long (log n); quadratic growth takes 64 times.
@@ -108,7 +104,9 @@ void ExpectLinear(const Tokenizer& tokenizer) {
   constexpr double kNoise = 2e-3;  // seconds; shorter times say nothing
   for (const std::string& unit : kUnits) {
     const double few = std::max(EncodeSeconds(tokenizer, Repeat(unit, kShort)), kNoise);
-    const double many = EncodeSeconds(tokenizer, Repeat(unit, kLong));
+    double many = EncodeSeconds(tokenizer, Repeat(unit, kLong));
+    // Other work on the machine only adds: a second look decides.
+    if (many / few >= kMaxGrowth) many = std::min(many, EncodeSeconds(tokenizer, Repeat(unit, kLong)));
     EXPECT_LT(many / few, kMaxGrowth) << tokenizer.description() << ": " << testing::PrintToString(unit) << " took "
                                       << few << " s, then " << many << " s";
   }
@@ -162,6 +160,19 @@ TEST(HostileText, SurvivesTheRoundTrip) {
   }
   EXPECT_EQ(bytes->Encode(Repeat("A", 100), {}).size(), 4u);  // 32 + 32 + 32 + 4
   EXPECT_EQ(spm->Encode(Repeat("a", 9), {}).size(), 4u);      // ▁ aaaa aaaa a
+}
+
+TEST(Tokenizer, EncodesOnManyThreadsAtOnce) {
+  const ByteVocabulary vocabulary = MakeByteVocabulary();
+  const auto tokenizer = Tokenizer::FromMetadata(ByteLevelMetadata(vocabulary, "qwen2"), "m.gguf");
+  ASSERT_TRUE(tokenizer.ok());
+  const std::string text = Repeat("AAAA aaaa\n\n e\u0301 7777...", 200);
+  const auto wanted = tokenizer->Encode(text, {});
+  std::vector<std::vector<int32_t>> results(4);
+  std::vector<std::thread> threads;
+  for (auto& result : results) threads.emplace_back([&] { result = tokenizer->Encode(text, {}); });
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& result : results) EXPECT_EQ(result, wanted);
 }
 
 // Runs `work` on a thread with a small stack.

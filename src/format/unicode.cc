@@ -10,13 +10,11 @@
 namespace npumoe {
 namespace {
 
-// Below U+0300 every character is its own NFC form and combines with nothing before it.
-constexpr char32_t kFirstCombining = 0x300;
-
 bool IsContinuation(unsigned char byte) { return (byte & 0xC0) == 0x80; }
 
 bool NeedsNfc(std::string_view text) {
-  // A lead byte below 0xCC starts a character below U+0300; continuation bytes are below 0xC0.
+  // Below U+0300 every character is its own NFC form and combines with nothing before it. Lead bytes below 0xCC start
+  // these characters; continuation bytes are below 0xC0.
   return std::any_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) >= 0xCC; });
 }
 
