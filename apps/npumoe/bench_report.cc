@@ -77,7 +77,7 @@ std::string CsvLine(const Json& row, bool names) {
 // Markdown cannot hold a bar inside a cell.
 std::string Cell(std::string_view text) {
   std::string cell = OneLine(text);
-  for (size_t at = 0; (at = cell.find('|', at)) != std::string::npos; at += 2) cell.insert(at, "\\");
+  for (size_t at = 0; (at = cell.find('|', at)) != std::string::npos; at += 2) cell.insert(at, 1, '\\');
   return cell;
 }
 
