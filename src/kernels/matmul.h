@@ -39,8 +39,8 @@ class MatMul {
   MatMul(const MatMul&) = delete;
   MatMul& operator=(const MatMul&) = delete;
 
-  // Runs all jobs, spread over (job, strip of output rows). Small M takes a matrix-vector path, large M decodes
-  // a strip of weights once and uses it for all rows.
+  // Runs all jobs, in tasks of (job, some rows of x, some rows of w): weights are decoded once per task and used for
+  // all its activations. Jobs may share x.
   void Run(std::span<const MatMulJob> jobs);
 
   size_t scratch_bytes() const;
