@@ -19,9 +19,9 @@
 namespace npumoe {
 namespace {
 
-constexpr uint32_t kMaxTokens = 1u << 24;  // the engine's longest context
-constexpr size_t kCheckTokens = 32;        // several pieces of seven, and quick on the largest model
-constexpr size_t kCheckPiece = 7;          // no multiple or divisor of a kernel's tile
+constexpr uint32_t kMaxTokens = kMaxContextTokens;
+constexpr size_t kCheckTokens = 32;  // several pieces of seven, and quick on the largest model
+constexpr size_t kCheckPiece = 7;    // no multiple or divisor of a kernel's tile
 // Rounding between chunk lengths moves the output by 1e-9 to 1e-5 nats; a wrong kernel moves it by 0.1 and more.
 // assumed
 constexpr double kMaxCheckKl = 1e-3;
@@ -293,7 +293,7 @@ Status RunAll(const BenchFlags& flags, const BenchPlan& plan) {
   for (const std::string& path : flags.models) {
     for (const uint32_t n_threads : plan.threads) {
       for (const uint32_t ubatch : plan.ubatches) {
-        if (!status) return status;
+        if (!status) continue;
         EngineOptions options;
         options.n_threads = n_threads;
         options.context_tokens = plan.context_tokens;
@@ -304,7 +304,11 @@ Status RunAll(const BenchFlags& flags, const BenchPlan& plan) {
       }
     }
   }
-  if (!status) return status;
+  if (!status) {
+    // What was measured stays readable for a machine: the list is closed.
+    if (plan.format == BenchFormat::kJson) (void)WriteOut(BenchFoot(plan.format, ""));
+    return status;
+  }
   return WriteOut(
       BenchFoot(plan.format, fmt::format("logits finite, the same bits twice; {} tokens at once and by {}: KL {:.2g}",
                                          kCheckTokens, kCheckPiece, worst_kl)));

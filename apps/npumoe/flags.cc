@@ -234,7 +234,7 @@ void EngineFlags::AddTo(CLI::App& app) {
   BindEnvironment(model, "MODEL");
   auto* context =
       app.add_option("-c,--ctx-size", context_tokens_, "context in tokens; 0 = what the model was trained with");
-  context->take_last()->group(group);
+  context->take_last()->check(CLI::Range(0u, kMaxContextTokens))->group(group);
   BindEnvironment(context, "CTX_SIZE");
   auto* batch = app.add_option("-b,--batch-size", batch_, "see -ub: the chunk is the smaller of the two");
   batch->take_last()->check(CLI::Range(1u, kMaxChunkTokens))->group(group);

@@ -55,8 +55,9 @@ Status CheckChatFormat(std::string_view name);
 Result<KvType> ParseKvType(const std::string& type_k, const std::string& type_v);
 // 0 for "all cores" spelled -1 or 0; an error above kMaxThreads or below -1.
 Result<uint32_t> ParseThreads(int64_t n_threads);
-inline constexpr uint32_t kMaxChunkTokens = 1u << 16;  // the engine's limit too
-inline constexpr uint32_t kMaxThreads = 1024;          // the engine's limit, told as a usage error here
+inline constexpr uint32_t kMaxChunkTokens = 1u << 16;    // the engine's limits, told as usage errors here
+inline constexpr uint32_t kMaxContextTokens = 1u << 24;  // likewise
+inline constexpr uint32_t kMaxThreads = 1024;            // likewise
 
 // Binds `option` to NPUMOE_<name>, or to llama.cpp's LLAMA_ARG_<name> where only that is set. Empty means unset.
 void BindEnvironment(CLI::Option* option, const std::string& name);

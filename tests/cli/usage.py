@@ -41,6 +41,7 @@ class Usage(Case):
             ("--n-predict", ["run", self.model, "-p", "x", "-n", "99999999999999999999"]),
             ("--ctx-size", ["run", self.model, "-p", "x", "-c", "-1"]),
             ("--ctx-size", ["run", self.model, "-p", "x", "-c", "5000000000"]),
+            ("--ctx-size", ["run", self.model, "-p", "x", "-c", "16777217"]),
             ("-t: wants 1 to 1024", ["run", self.model, "-p", "x", "-t", "100000"]),
             ("--ubatch-size", ["run", self.model, "-p", "x", "-ub", "0"]),
             ("keys and values must have one type", ["run", self.model, "-p", "x", "-ctk", "f32"]),
