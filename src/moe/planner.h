@@ -45,14 +45,19 @@ struct PlanWithReasons {
 Result<PlanWithReasons> MakePlan(const ModelConfig& config, const RoutingStats& stats, const NpuSpec& spec,
                                  const PlanRequest& request);
 
+// The file's bytes per weight that the planner assumes for experts on the CPU (Q8_0: 34 bytes for 32 weights), since
+// ModelConfig does not know them; the runtime chooses with the real ones.
+inline constexpr double kAssumedFileBytesPerWeight = 34.0 / 32;
+
 // Expected cost of one layer's MoE part for one batch, in seconds and joules, under the calibrated load distributions:
-// the function that MakePlan minimises. Pure; used by tests to enumerate alternatives.
+// the function that MakePlan minimises. Pure; used by tests to enumerate alternatives. The mean over 16 load scenarios
+// (see LoadScenarios in layer_cost.h) of what ChooseRun makes of each; loading programs is not in it.
 struct LayerCost {
   double npu_seconds = 0, cpu_seconds = 0, joules = 0;
   double expected_overflow_rows = 0, padded_rows = 0;
   double Seconds() const { return npu_seconds > cpu_seconds ? npu_seconds : cpu_seconds; }
 };
 LayerCost ExpectedLayerCost(const ModelConfig& config, const LayerRouting& routing, size_t chunk_index,
-                            const LayerPlan& layer, const NpuSpec& spec, WeightFormat format);
+                            const LayerPlan& layer, const NpuSpec& spec, WeightFormat format, bool per_run_capacity);
 
 }  // namespace npumoe

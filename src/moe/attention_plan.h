@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention stages in a plan: whether they fit the NPU, for which cache lengths they are compiled, what they cost.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "model/config.h"
+#include "moe/plan.h"
+#include "npu/cost.h"
+#include "npu/spec.h"
+
+namespace npumoe {
+
+// Small constants (axes, strides, flags, scales) of a graph that count as its weights too; generous.
+inline constexpr size_t kGraphConstantBytes = 16 * 1024;
+
+size_t AttentionWeightBytes(const ModelConfig& config, bool moe_layer, WeightFormat format);
+
+// Why the stage breaks a limit of the spec even with an empty cache, naming the limit; empty when it fits.
+std::string AttentionMisfit(const ModelConfig& config, const NpuSpec& spec, uint32_t chunk_tokens, WeightFormat format);
+
+// 0 and chunk_tokens doubled up to the prompt's length, cut where cache and chunk together reach an axis limit.
+std::vector<uint32_t> KvBuckets(const NpuSpec& spec, uint32_t chunk_tokens, uint32_t prompt_tokens);
+
+// One layer's attention over `batch_tokens` from an empty cache, chunk by chunk: on the NPU in the smallest buckets (a
+// chunk beyond the last on the CPU), or all on the CPU.
+struct AttentionCost {
+  double npu_seconds = 0, cpu_seconds = 0, joules = 0;
+};
+AttentionCost ExpectedAttentionCost(const ModelConfig& config, const NpuSpec& spec, AttentionPlace place,
+                                    bool moe_layer, uint32_t chunk_tokens, uint32_t batch_tokens,
+                                    std::span<const uint32_t> kv_buckets, WeightFormat format);
+
+}  // namespace npumoe

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moe/layer_cost.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "base/check.h"
+#include "base/random.h"
+#include "moe/weight_format.h"
+
+namespace npumoe {
+namespace {
+
+// Rows that an expert without any token is expected to see over a text as long as the calibration's: half a row, the
+// usual prior of a rare event (Krichevsky and Trofimov).
+constexpr double kUnseenRows = 0.5;
+constexpr double kTieBreak = 1e-4;
+
+double Chunks(const LoadHistogram& histogram) {
+  double n = 0;
+  for (const auto& [load, count] : histogram) n += static_cast<double>(count);
+  return n;
+}
+
+double Mean(const LoadHistogram& histogram) {
+  double rows = 0;
+  for (const auto& [load, count] : histogram) rows += static_cast<double>(load) * static_cast<double>(count);
+  const double chunks = Chunks(histogram);
+  return rows > 0 ? rows / chunks : kUnseenRows / (chunks + 1);
+}
+
+// Load at the middle of each of kCount equal shares of the chunks, ascending.
+std::array<uint32_t, LoadScenarios::kCount> Quantiles(const LoadHistogram& histogram) {
+  std::array<uint32_t, LoadScenarios::kCount> quantiles{};
+  const double chunks = Chunks(histogram);
+  double below = 0;
+  size_t next = 0;
+  for (const auto& [load, count] : histogram) {
+    below += static_cast<double>(count);
+    while (next < quantiles.size() && (static_cast<double>(next) + 0.5) / LoadScenarios::kCount * chunks < below) {
+      quantiles[next++] = load;
+    }
+  }
+  return quantiles;
+}
+
+}  // namespace
+
+LoadScenarios::LoadScenarios(std::span<const LoadHistogram> histograms)
+    : mean(histograms.size()), loads(kCount * histograms.size()) {
+  for (size_t expert = 0; expert < histograms.size(); ++expert) {
+    mean[expert] = Mean(histograms[expert]);
+    auto quantiles = Quantiles(histograms[expert]);
+    Random random(expert);
+    for (uint32_t i = kCount - 1; i > 0; --i) std::swap(quantiles[i], quantiles[random.Below(i + 1)]);
+    for (uint32_t scenario = 0; scenario < kCount; ++scenario) {
+      loads[scenario * histograms.size() + expert] = quantiles[scenario];
+    }
+  }
+}
+
+LoadHistogram ScaleLoads(const LoadHistogram& histogram, double ratio, uint32_t max_load) {
+  double rows = 0;
+  for (const auto& [load, count] : histogram) rows += static_cast<double>(load) * static_cast<double>(count);
+  const double chunks = Chunks(histogram), mean = chunks > 0 ? rows / chunks : 0;
+  const double spread = ratio >= 1 ? ratio : std::sqrt(ratio);
+  LoadHistogram scaled;
+  for (const auto& [load, count] : histogram) {
+    const double rows_now = std::round(mean * ratio + (static_cast<double>(load) - mean) * spread);
+    scaled[static_cast<uint32_t>(std::clamp(rows_now, 0.0, static_cast<double>(max_load)))] += count;
+  }
+  return scaled;
+}
+
+size_t ExpertWeightBytes(const ModelConfig& config, WeightFormat format) {
+  return 2 * WeightBytes(format, config.expert_dim, config.dim) + WeightBytes(format, config.dim, config.expert_dim);
+}
+
+Work ExpertGroupWork(const ModelConfig& config, size_t n_experts, uint32_t capacity, const NpuSpec& spec,
+                     WeightFormat format) {
+  constexpr double kHalf = 2;  // bytes of fp16
+  const double n = static_cast<double>(n_experts), rows = capacity, dim = config.dim, expert_dim = config.expert_dim;
+  // A chip that cannot stream int8 keeps the weights unfolded.
+  const WeightFormat streamed = format == WeightFormat::kInt8 && !spec.streams_int8 ? WeightFormat::kFp16 : format;
+  Work work;
+  work.flops = n * rows * (6 * dim * expert_dim + 2 * expert_dim);  // three projections; silu and product
+  work.weight_bytes = n * static_cast<double>(ExpertWeightBytes(config, streamed));
+  work.io_bytes = 2 * n * dim * rows * kHalf;
+  work.largest_operand_bytes = n * std::max({dim * expert_dim, dim * rows, expert_dim * rows}) * kHalf;
+  return work;
+}
+
+LayerCoster::LayerCoster(const ModelConfig& config, std::span<const LoadHistogram> histograms, const NpuSpec& spec,
+                         WeightFormat format, bool per_run_capacity, double load_price)
+    : config_(config),
+      spec_(spec),
+      format_(format),
+      per_run_capacity_(per_run_capacity),
+      load_price_(load_price),
+      scenarios_(histograms) {
+  const double weights = 3.0 * config.dim * config.expert_dim;
+  cpu_.seconds_per_row = 2 * weights / spec.cpu_flops_per_second.value;
+  cpu_.seconds_per_expert = weights * kAssumedFileBytesPerWeight / spec.cpu_bytes_per_second.value;
+  for (const LoadHistogram& histogram : histograms) {
+    double seconds = 0;
+    for (const auto& [load, count] : histogram) seconds += cpu_.Of(load) * static_cast<double>(count);
+    const double chunks = Chunks(histogram);
+    // The expected half row of an unseen expert comes as one row, half as often.
+    cpu_seconds_.push_back(seconds > 0 ? seconds / chunks : kUnseenRows / (chunks + 1) * cpu_.Of(1));
+  }
+}
+
+Cost LayerCoster::Dispatch(size_t n_experts, uint32_t capacity) const {
+  return DispatchCost(ExpertGroupWork(config_, n_experts, capacity, spec_, format_), spec_);
+}
+
+double LayerCoster::LoadSeconds(size_t n_experts) const {
+  const double bytes = static_cast<double>(n_experts * ExpertWeightBytes(config_, format_));
+  return load_price_ * (spec_.load_seconds.value + bytes / spec_.weight_bytes_per_second.value);
+}
+
+void LayerCoster::AddScenario(const LayerPlan& layer, std::span<const uint32_t> loads, const RunChoice& choice,
+                              const std::vector<std::vector<Cost>>& costs, LayerCost& total) const {
+  constexpr double kShare = 1.0 / LoadScenarios::kCount;
+  for (size_t group = 0; group < layer.groups.size(); ++group) {
+    const uint32_t index = choice.capacity_index[group];
+    if (index == kSkipGroup) continue;
+    const bool on_npu = index != kGroupOnCpu;
+    const uint32_t capacity = on_npu ? layer.groups[group].capacities[index] : 0;
+    if (on_npu) {
+      total.npu_seconds += kShare * costs[group][index].seconds;
+      total.joules += kShare * costs[group][index].joules;
+    }
+    for (const uint32_t expert : layer.groups[group].experts) {
+      const uint32_t kept = std::min(loads[expert], capacity);
+      total.cpu_seconds += kShare * cpu_.Of(loads[expert] - kept);
+      if (!on_npu) continue;
+      total.expected_overflow_rows += kShare * (loads[expert] - kept);
+      total.padded_rows += kShare * (capacity - kept);
+    }
+  }
+}
+
+LayerCost LayerCoster::Of(const LayerPlan& layer) const {
+  LayerCost total;
+  std::vector<std::vector<Cost>> costs;
+  std::vector<std::vector<double>> seconds;
+  for (const ExpertGroup& group : layer.groups) {
+    auto& group_costs = costs.emplace_back();
+    auto& group_seconds = seconds.emplace_back();
+    for (const uint32_t capacity : group.capacities) {
+      group_costs.push_back(Dispatch(group.experts.size(), capacity));
+      group_seconds.push_back(group_costs.back().seconds);
+    }
+    const double load = LoadSeconds(group.experts.size());
+    total.npu_seconds += load;
+    total.joules += load * spec_.watts_base.value;
+  }
+  const std::vector<GroupTimes> times = [&] {
+    std::vector<GroupTimes> views;
+    for (const auto& group_seconds : seconds) views.push_back({group_seconds});
+    return views;
+  }();
+  RunChoice choice;
+  for (uint32_t scenario = 0; scenario < LoadScenarios::kCount && !layer.groups.empty(); ++scenario) {
+    // Overflow is priced as work for the CPU in every mode: a row that pruning drops is not free either.
+    ChooseRun(layer, scenarios_.At(scenario), times, cpu_, per_run_capacity_, /*spill=*/true, choice);
+    AddScenario(layer, scenarios_.At(scenario), choice, costs, total);
+  }
+  for (const uint32_t expert : layer.cpu_experts) total.cpu_seconds += cpu_seconds_[expert];
+  total.joules += total.cpu_seconds * spec_.cpu_watts.value;
+  return total;
+}
+
+LayerCost ExpectedLayerCost(const ModelConfig& config, const LayerRouting& routing, size_t chunk_index,
+                            const LayerPlan& layer, const NpuSpec& spec, WeightFormat format, bool per_run_capacity) {
+  NM_CHECK(chunk_index < routing.loads.size());
+  return LayerCoster(config, routing.loads[chunk_index], spec, format, per_run_capacity, 0).Of(layer);
+}
+
+double Score(const LayerCost& cost, Objective objective) {
+  const double seconds = cost.Seconds() + kTieBreak * (cost.npu_seconds + cost.cpu_seconds);
+  switch (objective) {
+    case Objective::kTime:
+      return seconds;
+    case Objective::kEnergy:
+      return cost.joules;
+    case Objective::kEnergyDelay:
+      return cost.joules * seconds;
+  }
+  return seconds;
+}
+
+}  // namespace npumoe

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// Expected cost of a layer's experts: load scenarios drawn from calibration, priced by npu/cost and the runtime's
+// choice.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "model/config.h"
+#include "moe/plan.h"
+#include "moe/planner.h"
+#include "moe/routing_stats.h"
+#include "moe/run_choice.h"
+#include "npu/cost.h"
+#include "npu/spec.h"
+
+namespace npumoe {
+
+// Joint loads of a layer's experts, as many scenarios as kCount. Scenario s gives every expert one quantile of its own
+// histogram; over all scenarios an expert takes each of the kCount quantiles once (a Latin hypercube with a seed per
+// expert), so that marginals are kept and experts vary independently.
+struct LoadScenarios {
+  static constexpr uint32_t kCount = 16;
+
+  explicit LoadScenarios(std::span<const LoadHistogram> histograms);  // [n_experts]
+
+  size_t n_experts() const { return mean.size(); }
+  std::span<const uint32_t> At(uint32_t scenario) const {
+    return std::span<const uint32_t>(loads).subspan(scenario * n_experts(), n_experts());
+  }
+
+  std::vector<double> mean;     // [n_experts] rows; an expert never seen has half a row over all of calibration
+  std::vector<uint32_t> loads;  // [kCount, n_experts]
+};
+
+// Loads of a chunk `ratio` times as long. A longer chunk keeps the relative spread (as if its parts routed alike, the
+// cautious case); a shorter one has the spread of independent tokens, sqrt(ratio). No load exceeds `max_load`.
+LoadHistogram ScaleLoads(const LoadHistogram& histogram, double ratio, uint32_t max_load);
+
+// What one dispatch of `n_experts` experts at `capacity` rows does; what CountWork says of the graph itself.
+Work ExpertGroupWork(const ModelConfig& config, size_t n_experts, uint32_t capacity, const NpuSpec& spec,
+                     WeightFormat format);
+
+// Bytes of one expert's three projections in `format`.
+size_t ExpertWeightBytes(const ModelConfig& config, WeightFormat format);
+
+// Prices plans of one layer. Immutable after construction; borrows config and spec.
+class LayerCoster {
+ public:
+  // `load_price` (0 to any) charges every group that many times the loading of its program: 0 when all programs of the
+  // plan stay resident.
+  LayerCoster(const ModelConfig& config, std::span<const LoadHistogram> histograms, const NpuSpec& spec,
+              WeightFormat format, bool per_run_capacity, double load_price);
+
+  LayerCost Of(const LayerPlan& layer) const;
+
+  Cost Dispatch(size_t n_experts, uint32_t capacity) const;
+  double LoadSeconds(size_t n_experts) const;  // priced
+  // Expected CPU seconds when the expert is planned there: exact over its histogram.
+  double CpuSeconds(uint32_t expert) const { return cpu_seconds_[expert]; }
+
+  const LoadScenarios& scenarios() const { return scenarios_; }
+  const CpuTimes& cpu() const { return cpu_; }
+  const NpuSpec& spec() const { return spec_; }
+  bool per_run_capacity() const { return per_run_capacity_; }
+
+ private:
+  void AddScenario(const LayerPlan& layer, std::span<const uint32_t> loads, const RunChoice& choice,
+                   const std::vector<std::vector<Cost>>& costs, LayerCost& total) const;
+
+  const ModelConfig& config_;
+  const NpuSpec& spec_;
+  WeightFormat format_;
+  bool per_run_capacity_;
+  double load_price_;
+  LoadScenarios scenarios_;
+  CpuTimes cpu_;
+  std::vector<double> cpu_seconds_;  // [n_experts]
+};
+
+// What the objective minimises. A trace of both sides' sum breaks the ties of a maximum.
+double Score(const LayerCost& cost, Objective objective);
+
+}  // namespace npumoe

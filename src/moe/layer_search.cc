@@ -1,0 +1,383 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moe/layer_search.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <numeric>
+
+#include "base/check.h"
+
+namespace npumoe {
+namespace {
+
+constexpr uint32_t kScenarios = LoadScenarios::kCount;
+// Share of the NPU's second in the price, from "NPU time is nearly free" to the opposite.
+constexpr std::array kPrices{0.03, 0.15, 0.3, 0.4, 0.5, 0.6, 0.7, 0.85, 0.97};
+constexpr size_t kMaxAtoms = 64;         // units that the dynamic program cuts between
+constexpr size_t kPolishWork = 12'000;   // evaluations times experts: keeps planning a layer below a second
+constexpr double kLeastGain = 1 - 1e-9;  // a smaller gain could be rounding and loop for ever
+
+// A plan of a layer while it is being searched, with the price it was made at.
+struct Draft {
+  LayerPlan plan;
+  double price = 0.5;
+  std::vector<uint32_t> ladder;  // static plans: the tiers
+  double score = std::numeric_limits<double>::infinity();
+};
+
+class LayerSearch {
+ public:
+  LayerSearch(const LayerCoster& coster, const GroupRules& rules, Objective objective)
+      : coster_(coster), rules_(rules), objective_(objective), n_(coster.scenarios().n_experts()), order_(n_) {
+    std::iota(order_.begin(), order_.end(), 0u);
+    const auto& mean = coster.scenarios().mean;
+    std::stable_sort(order_.begin(), order_.end(), [&](uint32_t a, uint32_t b) { return mean[a] > mean[b]; });
+    all_.assign(coster.scenarios().loads.begin(), coster.scenarios().loads.end());
+    ladder_ = Ladder(all_);
+  }
+
+  LayerPlan Run() {
+    Draft best;
+    if (rules_.allow_cpu) {
+      best.plan.cpu_experts.resize(n_);
+      std::iota(best.plan.cpu_experts.begin(), best.plan.cpu_experts.end(), 0u);
+      best.ladder = ladder_;
+      if (is_static()) best.ladder = Tiers(0.5, rules_.n_tiers);
+      best.score = Score(coster_.Of(best.plan), objective_);
+    }
+    for (const double price : kPrices) {
+      // Fewer tiers than allowed can win: experts of one tier share dispatches.
+      for (uint32_t n_tiers = is_static() ? 1 : 0; n_tiers <= rules_.n_tiers; ++n_tiers) {
+        Draft draft;
+        draft.price = price;
+        draft.ladder = is_static() ? Tiers(price, n_tiers) : ladder_;
+        Cut(draft);
+        draft.score = Score(coster_.Of(draft.plan), objective_);
+        if (draft.score < best.score) best = std::move(draft);
+      }
+    }
+    Polish(best);
+    for (ExpertGroup& group : best.plan.groups) std::sort(group.experts.begin(), group.experts.end());
+    std::sort(best.plan.cpu_experts.begin(), best.plan.cpu_experts.end());
+    return best.plan;
+  }
+
+ private:
+  bool is_static() const { return rules_.n_tiers > 0; }
+  uint32_t Load(uint32_t scenario, uint32_t expert) const { return coster_.scenarios().At(scenario)[expert]; }
+  double Overflow(uint32_t load, uint32_t capacity) const { return coster_.cpu().Of(load - std::min(load, capacity)); }
+
+  uint32_t Rounded(uint32_t rows) const {
+    const uint64_t step = rules_.capacity_step, up = (std::max(rows, 1u) + step - 1) / step * step;
+    return static_cast<uint32_t>(std::min<uint64_t>(up, rules_.max_capacity));
+  }
+
+  // Capacities worth trying for these loads: quantiles and fractions of the largest, rounded, ascending.
+  std::vector<uint32_t> Ladder(std::vector<uint32_t> loads) const {
+    std::sort(loads.begin(), loads.end());
+    std::vector<uint32_t> ladder{Rounded(loads.back()), Rounded(loads.back() / 2), Rounded(loads.back() / 4)};
+    const auto first = std::upper_bound(loads.begin(), loads.end(), 0u);
+    const auto n = static_cast<double>(loads.end() - first);
+    for (const double quantile : {0.25, 0.5, 0.75, 0.9, 0.95, 0.98}) {
+      if (n > 0) ladder.push_back(Rounded(first[static_cast<ptrdiff_t>(quantile * n)]));
+    }
+    std::sort(ladder.begin(), ladder.end());
+    ladder.erase(std::unique(ladder.begin(), ladder.end()), ladder.end());
+    return ladder;
+  }
+
+  std::vector<uint32_t> Tiers(double price, uint32_t n_tiers) const;
+  void Cut(Draft& draft) const;
+  std::vector<uint32_t> Capacities(const Draft& draft, const std::vector<uint32_t>& experts) const;
+  std::vector<uint32_t> Menu(double price, const std::vector<uint32_t>& experts) const;
+  void Polish(Draft& best) const;
+  bool TryMove(Draft& best, size_t& budget, size_t from, size_t to, std::span<const uint32_t> there,
+               std::span<const uint32_t> back) const;
+  bool PolishGroups(Draft& best, size_t& budget) const;
+  bool PolishExperts(Draft& best, size_t& budget) const;
+  bool PolishSwaps(Draft& best, size_t& budget) const;
+
+  const LayerCoster& coster_;
+  const GroupRules rules_;
+  const Objective objective_;
+  const size_t n_;
+  std::vector<uint32_t> order_;  // hottest expert first, ties to the lower id
+  std::vector<uint32_t> all_;    // every load of every scenario
+  std::vector<uint32_t> ladder_;
+};
+
+// The `n_tiers` capacities of the ladder that serve the experts best when each takes its cheapest and pays its share of
+// a full group's dispatch: the best are added one by one, then exchanged while that helps.
+std::vector<uint32_t> LayerSearch::Tiers(double price, uint32_t n_tiers) const {
+  const size_t n_capacities = ladder_.size(), group = std::min(rules_.max_group, n_);
+  std::vector<double> cost(n_ * n_capacities);
+  for (size_t c = 0; c < n_capacities; ++c) {
+    const double share = coster_.Dispatch(group, ladder_[c]).seconds / static_cast<double>(group);
+    for (uint32_t expert = 0; expert < n_; ++expert) {
+      double cpu = 0;
+      for (uint32_t s = 0; s < kScenarios; ++s) cpu += Overflow(Load(s, expert), ladder_[c]) / kScenarios;
+      cost[expert * n_capacities + c] = price * share + (1 - price) * cpu;
+    }
+  }
+  const auto total = [&](const std::vector<size_t>& tiers) {
+    double sum = 0;
+    for (uint32_t expert = 0; expert < n_; ++expert) {
+      double least = rules_.allow_cpu ? (1 - price) * coster_.CpuSeconds(expert) : std::numeric_limits<double>::max();
+      for (const size_t c : tiers) least = std::min(least, cost[expert * n_capacities + c]);
+      sum += least;
+    }
+    return sum;
+  };
+  std::vector<size_t> tiers;
+  while (tiers.size() < std::min<size_t>(n_tiers, n_capacities)) {
+    size_t best = 0;
+    double least = std::numeric_limits<double>::infinity();
+    tiers.push_back(0);
+    for (size_t c = 0; c < n_capacities; ++c) {
+      tiers.back() = c;
+      if (const double sum = total(tiers); sum < least) least = sum, best = c;
+    }
+    tiers.back() = best;
+  }
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (size_t& tier : tiers) {
+      for (size_t c = 0; c < n_capacities; ++c) {
+        const size_t old = tier;
+        const double before = total(tiers);
+        tier = c;
+        if (total(tiers) < before * kLeastGain)
+          moved = true;
+        else
+          tier = old;
+      }
+    }
+  }
+  std::sort(tiers.begin(), tiers.end());
+  tiers.erase(std::unique(tiers.begin(), tiers.end()), tiers.end());
+  std::vector<uint32_t> capacities;
+  for (const size_t c : tiers) capacities.push_back(ladder_[c]);
+  return capacities;
+}
+
+// Dynamic program over cuts of the sorted experts: least[i] is the price of the first i atoms.
+void LayerSearch::Cut(Draft& draft) const {
+  size_t atom = std::min((n_ + kMaxAtoms - 1) / kMaxAtoms, rules_.max_group);
+  while (rules_.max_group < kMaxAtoms && rules_.max_group % atom != 0) --atom;  // full groups stay possible
+  const size_t n_atoms = (n_ + atom - 1) / atom, n_capacities = draft.ladder.size();
+  const double price = draft.price;
+  std::vector<double> least(n_atoms + 1, std::numeric_limits<double>::infinity());
+  std::vector<size_t> length(n_atoms + 1, 0);  // atoms of the group that ends here; 0: this atom goes to the CPU
+  least[0] = 0;
+  std::vector<double> over(kScenarios * n_capacities);  // CPU seconds of the growing group's overflow
+  std::array<double, kScenarios> on_cpu{};
+  for (size_t begin = 0; begin < n_atoms; ++begin) {
+    std::fill(over.begin(), over.end(), 0.0);
+    on_cpu.fill(0.0);
+    double fixed_cpu = 0;
+    for (size_t end = begin + 1; end <= n_atoms; ++end) {
+      const size_t first = begin * atom, last = std::min(end * atom, n_);
+      if (last - first > rules_.max_group) break;
+      for (size_t i = (end - 1) * atom; i < last; ++i) {
+        fixed_cpu += coster_.CpuSeconds(order_[i]);
+        for (uint32_t s = 0; s < kScenarios; ++s) {
+          const uint32_t load = Load(s, order_[i]);
+          on_cpu[s] += coster_.cpu().Of(load);
+          for (size_t c = 0; c < n_capacities; ++c) over[s * n_capacities + c] += Overflow(load, draft.ladder[c]);
+        }
+      }
+      if (end == begin + 1 && rules_.allow_cpu && least[begin] + (1 - price) * fixed_cpu < least[end]) {
+        least[end] = least[begin] + (1 - price) * fixed_cpu;
+        length[end] = 0;
+      }
+      std::vector<double> seconds(n_capacities), fixed(n_capacities, 0.0);
+      for (size_t c = 0; c < n_capacities; ++c) seconds[c] = coster_.Dispatch(last - first, draft.ladder[c]).seconds;
+      double cost = 0;
+      for (uint32_t s = 0; s < kScenarios; ++s) {
+        if (on_cpu[s] == 0) continue;  // nobody came: no dispatch
+        double cheapest = (1 - price) * on_cpu[s];
+        for (size_t c = 0; c < n_capacities; ++c) {
+          const double here = price * seconds[c] + (1 - price) * over[s * n_capacities + c];
+          fixed[c] += here / kScenarios;
+          cheapest = std::min(cheapest, here);
+        }
+        cost += cheapest / kScenarios;
+      }
+      if (!coster_.per_run_capacity()) cost = *std::min_element(fixed.begin(), fixed.end());
+      cost += least[begin] + price * coster_.LoadSeconds(last - first);
+      if (cost < least[end]) least[end] = cost, length[end] = end - begin;
+    }
+  }
+  for (size_t end = n_atoms; end > 0;) {
+    const size_t begin = end - std::max<size_t>(length[end], 1);
+    const std::vector<uint32_t> run(order_.begin() + static_cast<ptrdiff_t>(begin * atom),
+                                    order_.begin() + static_cast<ptrdiff_t>(std::min(end * atom, n_)));
+    if (length[end] == 0)
+      draft.plan.cpu_experts.insert(draft.plan.cpu_experts.end(), run.begin(), run.end());
+    else
+      draft.plan.groups.push_back({run, Capacities(draft, run)});
+    end = begin;
+  }
+  std::reverse(draft.plan.groups.begin(), draft.plan.groups.end());  // hottest first
+}
+
+std::vector<uint32_t> LayerSearch::Capacities(const Draft& draft, const std::vector<uint32_t>& experts) const {
+  if (coster_.per_run_capacity()) return Menu(draft.price, experts);
+  uint32_t best = draft.ladder[0];
+  double least = std::numeric_limits<double>::infinity();
+  for (const uint32_t capacity : draft.ladder) {
+    const double seconds = coster_.Dispatch(experts.size(), capacity).seconds;
+    double cost = 0;
+    for (uint32_t s = 0; s < kScenarios; ++s) {
+      uint64_t rows = 0;
+      double cpu = 0;
+      for (const uint32_t expert : experts) {
+        rows += Load(s, expert);
+        cpu += Overflow(Load(s, expert), capacity);
+      }
+      if (rows > 0) cost += draft.price * seconds + (1 - draft.price) * cpu;
+    }
+    if (cost < least) least = cost, best = capacity;
+  }
+  return {best};
+}
+
+// Quantiles of the group's own loads and the layer's ladder; whichever is missed least goes until kMaxMenu are left.
+std::vector<uint32_t> LayerSearch::Menu(double price, const std::vector<uint32_t>& experts) const {
+  std::vector<uint32_t> loads;
+  for (uint32_t s = 0; s < kScenarios; ++s) {
+    for (const uint32_t expert : experts) loads.push_back(Load(s, expert));
+  }
+  std::vector<uint32_t> menu = Ladder(loads);
+  const uint32_t top = menu.back();
+  std::copy_if(ladder_.begin(), ladder_.end(), std::back_inserter(menu), [&](uint32_t c) { return c < top; });
+  std::sort(menu.begin(), menu.end());
+  menu.erase(std::unique(menu.begin(), menu.end()), menu.end());
+  std::vector<std::array<double, kScenarios>> cost(menu.size());
+  std::array<double, kScenarios> on_cpu{};
+  for (size_t c = 0; c < menu.size(); ++c) cost[c].fill(price * coster_.Dispatch(experts.size(), menu[c]).seconds);
+  for (size_t i = 0; i < loads.size(); ++i) {
+    const size_t s = i / experts.size();
+    on_cpu[s] += (1 - price) * coster_.cpu().Of(loads[i]);
+    for (size_t c = 0; c < menu.size(); ++c) cost[c][s] += (1 - price) * Overflow(loads[i], menu[c]);
+  }
+  const auto without = [&](size_t gone) {
+    double sum = 0;
+    for (uint32_t s = 0; s < kScenarios; ++s) {
+      double least = on_cpu[s];
+      for (size_t c = 0; c < menu.size(); ++c) {
+        if (c != gone) least = std::min(least, cost[c][s]);
+      }
+      sum += least;
+    }
+    return sum;
+  };
+  while (menu.size() > kMaxMenu) {
+    size_t gone = 0;
+    for (size_t c = 1; c < menu.size(); ++c) {
+      if (without(c) < without(gone)) gone = c;
+    }
+    menu.erase(menu.begin() + static_cast<ptrdiff_t>(gone));
+    cost.erase(cost.begin() + static_cast<ptrdiff_t>(gone));
+  }
+  return menu;
+}
+
+// ---- polishing ----
+
+// Moves experts `there` from place `from` to `to` and `back` the other way, if that lowers the score. A place is a
+// group's index, the number of groups (the CPU), or one more (a new group).
+bool LayerSearch::TryMove(Draft& best, size_t& budget, size_t from, size_t to, std::span<const uint32_t> there,
+                          std::span<const uint32_t> back) const {
+  const size_t n_groups = best.plan.groups.size(), cpu = n_groups;
+  if (budget == 0 || from == to || (to == cpu && !rules_.allow_cpu)) return false;
+  Draft draft = best;
+  if (to == n_groups + 1) draft.plan.groups.push_back({});
+  const auto place = [&](size_t index) -> std::vector<uint32_t>& {
+    return index == cpu ? draft.plan.cpu_experts : draft.plan.groups[index > cpu ? cpu : index].experts;
+  };
+  const auto carry = [&](std::span<const uint32_t> experts, std::vector<uint32_t>& source,
+                         std::vector<uint32_t>& target) {
+    std::erase_if(source, [&](uint32_t e) { return std::find(experts.begin(), experts.end(), e) != experts.end(); });
+    target.insert(target.end(), experts.begin(), experts.end());
+  };
+  carry(there, place(from), place(to));
+  carry(back, place(to), place(from));
+  for (const size_t index : {from, to}) {
+    if (index == cpu) continue;
+    ExpertGroup& group = draft.plan.groups[index > cpu ? cpu : index];
+    if (group.experts.size() > rules_.max_group) return false;
+    if (!group.experts.empty()) group.capacities = Capacities(draft, group.experts);
+  }
+  std::erase_if(draft.plan.groups, [](const ExpertGroup& group) { return group.experts.empty(); });
+  --budget;
+  draft.score = Score(coster_.Of(draft.plan), objective_);
+  if (draft.score >= best.score * kLeastGain) return false;
+  best = std::move(draft);
+  return true;
+}
+
+bool LayerSearch::PolishGroups(Draft& best, size_t& budget) const {
+  for (size_t from = 0; from < best.plan.groups.size(); ++from) {
+    const std::vector<uint32_t> experts = best.plan.groups[from].experts;
+    for (size_t to = 0; to <= best.plan.groups.size(); ++to) {
+      if (TryMove(best, budget, from, to, experts, {})) return true;
+    }
+  }
+  return false;
+}
+
+bool LayerSearch::PolishExperts(Draft& best, size_t& budget) const {
+  bool moved = false;
+  for (size_t i = n_; i-- > 0;) {  // coldest first: there the two sides meet
+    const uint32_t expert = order_[i];
+    for (size_t to = 0; to <= best.plan.groups.size() + 1; ++to) {
+      size_t from = 0;  // the CPU when no group has it
+      const auto has = [&](const ExpertGroup& group) {
+        return std::find(group.experts.begin(), group.experts.end(), expert) != group.experts.end();
+      };
+      while (from < best.plan.groups.size() && !has(best.plan.groups[from])) ++from;
+      moved = TryMove(best, budget, from, to, {&expert, 1}, {}) || moved;
+    }
+  }
+  return moved;
+}
+
+bool LayerSearch::PolishSwaps(Draft& best, size_t& budget) const {
+  const auto place_of = [&](uint32_t expert) {
+    size_t index = 0;
+    while (index < best.plan.groups.size()) {
+      const auto& experts = best.plan.groups[index].experts;
+      if (std::find(experts.begin(), experts.end(), expert) != experts.end()) break;
+      ++index;
+    }
+    return index;
+  };
+  bool moved = false;
+  for (uint32_t a = 0; a < n_; ++a) {
+    for (uint32_t b = a + 1; b < n_; ++b) {
+      moved = TryMove(best, budget, place_of(a), place_of(b), {&a, 1}, {&b, 1}) || moved;
+    }
+  }
+  return moved;
+}
+
+void LayerSearch::Polish(Draft& best) const {
+  size_t budget = kPolishWork / n_;
+  while (budget > 0) {
+    if (PolishGroups(best, budget)) continue;
+    if (PolishExperts(best, budget)) continue;
+    if (!PolishSwaps(best, budget)) break;
+  }
+}
+
+}  // namespace
+
+LayerPlan SearchLayer(const LayerCoster& coster, const GroupRules& rules, Objective objective) {
+  NM_CHECK(rules.max_group >= 1 && coster.scenarios().n_experts() >= 1);
+  NM_CHECK(coster.per_run_capacity() == (rules.n_tiers == 0));
+  return LayerSearch(coster, rules, objective).Run();
+}
+
+}  // namespace npumoe

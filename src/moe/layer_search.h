@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Search for one layer's groups, capacities and CPU experts with the least expected cost.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "moe/layer_cost.h"
+#include "moe/plan.h"
+
+namespace npumoe {
+
+inline constexpr size_t kMaxMenu = 4;  // capacities a group is compiled for when one is chosen per run
+
+// What a layer's plan may look like.
+struct GroupRules {
+  size_t max_group = 1;          // experts of one program, at least 1
+  bool allow_cpu = true;         // experts may be planned for the CPU
+  uint32_t n_tiers = 0;          // 0: a menu per group; otherwise one capacity per group, this many in the layer
+  uint32_t capacity_step = 32;   // capacities are multiples of this
+  uint32_t max_capacity = 4096;  // itself a multiple of capacity_step
+};
+
+// Groups and cpu_experts of the cheapest plan found; attention and scale are left alone. For a list of prices between
+// the two sides the experts, sorted by expected load, are cut by dynamic programming into runs, each a group at its
+// cheapest capacities or left to the CPU; the best of these by Score is then improved by moving single experts and
+// whole groups while that helps. Deterministic; time grows about linearly with the number of experts.
+LayerPlan SearchLayer(const LayerCoster& coster, const GroupRules& rules, Objective objective);
+
+}  // namespace npumoe

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moe/plan.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace npumoe {
+namespace {
+
+using nlohmann::json;
+
+ModelConfig ThreeExperts() {
+  ModelConfig config;
+  config.n_layers = 2;
+  config.n_experts = 3;
+  config.dense_layer = {false, true};
+  return config;
+}
+
+Plan Small() {
+  Plan plan;
+  plan.model_hash = "m";
+  plan.stats_hash = "s";
+  plan.npu = "m4";
+  plan.chunk_tokens = 128;
+  plan.moe_batch_tokens = 1024;
+  plan.kv_buckets = {0, 128, 256};
+  plan.order = PrefillOrder::kChunkMajor;
+  plan.mode = OverflowMode::kReroute;
+  plan.objective = Objective::kEnergyDelay;
+  plan.per_run_capacity = false;
+  plan.expert_weights = WeightFormat::kInt8;
+  plan.attention_weights = WeightFormat::kLut6;
+  plan.layers.resize(2);
+  plan.layers[0].groups = {{{0, 2}, {32, 64}}};
+  plan.layers[0].cpu_experts = {1};
+  plan.layers[0].attention = AttentionPlace::kCpu;
+  plan.layers[0].expert_scale = 4;
+  plan.expected_seconds = 0.125;
+  plan.expected_joules = 1.5;
+  return plan;
+}
+
+TEST(Plan, SurvivesAFile) {
+  const std::string text = ToJson(Small());
+  const auto read = ParsePlan(text, "plan.json");
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  EXPECT_EQ(read->model_hash, "m");
+  EXPECT_EQ(read->stats_hash, "s");
+  EXPECT_EQ(read->npu, "m4");
+  EXPECT_EQ(read->chunk_tokens, 128u);
+  EXPECT_EQ(read->moe_batch_tokens, 1024u);
+  EXPECT_EQ(read->kv_buckets, (std::vector<uint32_t>{0, 128, 256}));
+  EXPECT_EQ(read->order, PrefillOrder::kChunkMajor);
+  EXPECT_EQ(read->mode, OverflowMode::kReroute);
+  EXPECT_EQ(read->objective, Objective::kEnergyDelay);
+  EXPECT_FALSE(read->per_run_capacity);
+  EXPECT_EQ(read->expert_weights, WeightFormat::kInt8);
+  EXPECT_EQ(read->attention_weights, WeightFormat::kLut6);
+  ASSERT_EQ(read->layers.size(), 2u);
+  ASSERT_EQ(read->layers[0].groups.size(), 1u);
+  EXPECT_EQ(read->layers[0].groups[0].experts, (std::vector<uint32_t>{0, 2}));
+  EXPECT_EQ(read->layers[0].groups[0].capacities, (std::vector<uint32_t>{32, 64}));
+  EXPECT_EQ(read->layers[0].cpu_experts, (std::vector<uint32_t>{1}));
+  EXPECT_EQ(read->layers[0].attention, AttentionPlace::kCpu);
+  EXPECT_EQ(read->layers[0].expert_scale, 4);
+  EXPECT_EQ(read->expected_seconds, 0.125);
+  EXPECT_EQ(read->expected_joules, 1.5);
+  EXPECT_EQ(ToJson(*read), text);
+}
+
+TEST(Plan, EveryFieldIsNeededAndTyped) {
+  const json good = json::parse(ToJson(Small()));
+  const auto refuses = [](const json& document, const std::string& field) {
+    const auto read = ParsePlan(document.dump(), "plan.json");
+    ASSERT_FALSE(read.ok()) << field;
+    EXPECT_EQ(read.error().code, Code::kCorruptFile) << field;
+    EXPECT_EQ(read.error().message.find("plan.json"), 0u) << read.error().message;
+    EXPECT_NE(read.error().message.find("'" + field + "'"), std::string::npos) << read.error().message;
+  };
+  const auto each_field = [&](const json::json_pointer& object) {
+    for (const auto& [key, value] : good[object].items()) {
+      json bad = good;
+      bad[object].erase(key);
+      refuses(bad, key);
+      bad[object][key] = json::object();
+      refuses(bad, key);
+    }
+  };
+  each_field(json::json_pointer(""));
+  each_field(json::json_pointer("/layers/0"));
+  each_field(json::json_pointer("/layers/0/groups/0"));
+}
+
+TEST(Plan, RefusesUnknownNamesAndNumbersOutOfRange) {
+  const json good = json::parse(ToJson(Small()));
+  const auto message = [&](const char* where, const json& value) {
+    json bad = good;
+    bad[json::json_pointer(where)] = value;
+    const auto read = ParsePlan(bad.dump(), "p");
+    return read.ok() ? std::string() : read.error().message;
+  };
+  EXPECT_EQ(message("/order", "sideways"), "p: field 'order': 'sideways' is unknown");
+  EXPECT_EQ(message("/chunk_tokens", -1), "p: field 'chunk_tokens': wanted a whole number below 2^32, got number");
+  EXPECT_EQ(message("/chunk_tokens", uint64_t{1} << 32),
+            "p: field 'chunk_tokens': wanted a whole number below 2^32, got number");
+  EXPECT_EQ(message("/layers/0/expert_scale", 0), "p: field 'expert_scale': 0");
+}
+
+TEST(Plan, AnotherVersionIsRefusedWithTheReason) {
+  json other = json::parse(ToJson(Small()));
+  other["version"] = 7;
+  const auto read = ParsePlan(other.dump(), "p");
+  ASSERT_FALSE(read.ok());
+  EXPECT_EQ(read.error().code, Code::kUnsupported);
+  EXPECT_EQ(read.error().message, "p: plan version 7, wanted 1: make it anew");
+}
+
+TEST(Plan, EveryTruncationIsAnError) {
+  const std::string good = ToJson(Small());
+  for (size_t n = 0; n + 2 < good.size(); ++n) {
+    const auto read = ParsePlan(std::string_view(good).substr(0, n), "p");
+    ASSERT_FALSE(read.ok()) << n;
+    EXPECT_EQ(read.error().code, Code::kCorruptFile);
+  }
+}
+
+std::string Problem(const Plan& plan) {
+  const Status status = CheckPlan(plan, ThreeExperts());
+  return status.ok() ? std::string() : status.error().message;
+}
+
+TEST(CheckPlan, WantsEveryExpertOnce) {
+  EXPECT_EQ(Problem(Small()), "");
+  Plan twice = Small();
+  twice.layers[0].cpu_experts = {1, 2};
+  EXPECT_EQ(Problem(twice), "plan: layer 0: expert 2 is placed twice");
+  Plan missing = Small();
+  missing.layers[0].cpu_experts.clear();
+  EXPECT_EQ(Problem(missing), "plan: layer 0: expert 1 is placed nowhere");
+  Plan unknown = Small();
+  unknown.layers[0].cpu_experts = {3};
+  EXPECT_EQ(Problem(unknown), "plan: layer 0: expert 3, the model has 3");
+  Plan dense = Small();
+  dense.layers[1].cpu_experts = {0};
+  EXPECT_EQ(Problem(dense), "plan: layer 1: expert 0, the model has 0");
+}
+
+TEST(CheckPlan, WantsUsableGroupsAndLengths) {
+  Plan layers = Small();
+  layers.layers.pop_back();
+  EXPECT_EQ(Problem(layers), "plan: 1 layers, the model has 2");
+  Plan empty = Small();
+  empty.layers[0].groups[0].capacities.clear();
+  EXPECT_EQ(Problem(empty), "plan: layer 0: a group without experts or capacities");
+  Plan zero = Small();
+  zero.layers[0].groups[0].capacities = {0, 32};
+  EXPECT_EQ(Problem(zero), "plan: layer 0: capacities are not ascending at 0");
+  Plan falling = Small();
+  falling.layers[0].groups[0].capacities = {64, 32};
+  EXPECT_EQ(Problem(falling), "plan: layer 0: capacities are not ascending at 32");
+  Plan buckets = Small();
+  buckets.kv_buckets = {0, 128, 128};
+  EXPECT_EQ(Problem(buckets), "plan: kv_buckets are not ascending at 128");
+  Plan chunk = Small();
+  chunk.chunk_tokens = 0;
+  EXPECT_EQ(Problem(chunk), "plan: chunk_tokens 0 and moe_batch_tokens 1024, wanted above 0");
+}
+
+}  // namespace
+}  // namespace npumoe

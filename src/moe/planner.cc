@@ -1,0 +1,432 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moe/planner.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "base/check.h"
+#include "graph/hash.h"
+#include "moe/attention_plan.h"
+#include "moe/layer_cost.h"
+#include "moe/layer_search.h"
+
+namespace npumoe {
+namespace {
+
+constexpr float kF16Max = 65504;
+constexpr float kSafe = kF16Max / 4;  // room for text unlike the calibration's
+constexpr float kMaxExpertScale = 65536;
+// Prices of loading a program, in loads, that are tried when not all programs can stay loaded: the first keeps the
+// cheapest groups and pays for loading them, the others give up groups until the rest stays.
+constexpr double kLoadPrices[] = {1, 4, 16, 64};
+
+uint32_t RoundUpTo(uint32_t n, uint64_t multiple) {
+  return static_cast<uint32_t>(std::min<uint64_t>((n + multiple - 1) / multiple * multiple, UINT32_MAX));
+}
+
+bool IsStatic(Placement placement) { return placement != Placement::kOurs; }
+bool AttentionOnCpu(Placement placement) { return placement == Placement::kCpu || placement == Placement::kNaive; }
+bool ExpertsOnCpu(Placement placement) { return placement == Placement::kCpu || placement == Placement::kAnemll; }
+bool WholeChunkGraphs(Placement placement) { return placement == Placement::kNaive || placement == Placement::kBase; }
+
+// What a set of layer plans costs, experts and attention.
+struct Totals {
+  double seconds = 0, joules = 0, load_seconds = 0;
+  size_t n_programs = 0, bytes = 0;
+  bool resident = true;  // all programs stay loaded
+};
+
+class Planner {
+ public:
+  Planner(const ModelConfig& config, const RoutingStats& stats, const NpuSpec& spec, const PlanRequest& request)
+      : config_(config), stats_(stats), spec_(spec), request_(request) {}
+
+  Result<PlanWithReasons> Run() {
+    NM_TRY(CheckRequest());
+    if (config_.n_experts > 0) NM_TRY(CheckStats());
+    FillHead();
+    PlanAttention();
+    if (config_.n_experts > 0) {
+      NM_TRY(ReadLoads());
+      if (!ExpertsOnCpu(request_.placement)) NM_TRY(FindRules());
+    }
+    PlanExperts();
+    return std::move(out_);
+  }
+
+ private:
+  Plan& plan() { return out_.plan; }
+  const Plan& plan() const { return out_.plan; }
+  template <typename... Args>
+  void Say(fmt::format_string<Args...> format, Args&&... args) {
+    out_.reasons.push_back(fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  Status CheckRequest() const;
+  Status CheckStats() const;
+  void FillHead();
+  void PlanAttention();
+  std::string AttentionDanger(uint32_t layer) const;
+  Status ReadLoads();
+  Result<size_t> CalibratedChunk(uint32_t tokens) const;
+  Status FindRules();
+  std::string ScaleOrDanger(uint32_t layer, float& scale) const;
+  void PlanExperts();
+  void PlaceExperts(double load_price, std::vector<LayerPlan>& layers, std::vector<LayerCost>& costs) const;
+  void AllOnCpu(LayerPlan& layer) const;
+  void OneGraphEach(LayerPlan& layer) const;
+  Totals Sum(const std::vector<LayerPlan>& layers, const std::vector<LayerCost>& costs) const;
+  double ScoreOf(const Totals& totals) const;
+  void Explain(const std::vector<LayerCost>& costs, const Totals& totals);
+  void ExplainLayer(uint32_t layer, const LayerCost& cost);
+
+  const ModelConfig& config_;
+  const RoutingStats& stats_;
+  const NpuSpec& spec_;
+  const PlanRequest& request_;
+  PlanWithReasons out_;
+  GroupRules rules_;
+  uint32_t batch_tokens_ = 0;                                // of one MoE batch
+  std::vector<std::vector<LoadHistogram>> plan_histograms_;  // [n_layers][n_experts] loads of one batch; dense: empty
+  std::vector<AttentionCost> attention_;                     // [n_layers] of one batch
+  std::vector<bool> experts_in_danger_;                      // [n_layers] fp16 cannot hold the experts' inputs
+};
+
+Status Planner::CheckRequest() const {
+  if (request_.chunk_tokens == 0 || request_.moe_batch_tokens == 0 || request_.prompt_tokens == 0) {
+    return MakeError(Code::kInvalidArgument, "planner: chunk {}, moe batch {} and prompt {} tokens, wanted above 0",
+                     request_.chunk_tokens, request_.moe_batch_tokens, request_.prompt_tokens);
+  }
+  if (request_.n_tiers == 0) return MakeError(Code::kInvalidArgument, "planner: 0 tiers, wanted at least 1");
+  for (const uint32_t tokens : {request_.chunk_tokens, request_.moe_batch_tokens, request_.prompt_tokens}) {
+    if (tokens > kMaxContext) {
+      return MakeError(Code::kUnsupported, "planner: {} tokens, limit {}", tokens, kMaxContext);
+    }
+  }
+  if (spec_.last_axis_multiple == 0 || spec_.max_axis < spec_.last_axis_multiple) {
+    return MakeError(Code::kInvalidArgument, "npu {}: last_axis_multiple {}, wanted 1 to max_axis {}", spec_.name,
+                     spec_.last_axis_multiple, spec_.max_axis);
+  }
+  if (config_.dense_layer.size() != config_.n_layers && config_.n_experts > 0) {
+    return MakeError(Code::kInvalidArgument, "planner: dense_layer names {} layers, the model has {}",
+                     config_.dense_layer.size(), config_.n_layers);
+  }
+  return Ok{};
+}
+
+Status Planner::CheckStats() const {
+  if (stats_.n_experts != config_.n_experts || stats_.n_layers != config_.n_layers ||
+      stats_.layers.size() != config_.n_layers) {
+    return MakeError(Code::kInvalidArgument, "routing statistics: {} layers of {} experts, the model has {} of {}",
+                     stats_.layers.size(), stats_.n_experts, config_.n_layers, config_.n_experts);
+  }
+  if (stats_.n_tokens == 0 || stats_.chunk_tokens.empty()) {
+    return MakeError(Code::kInvalidArgument, "routing statistics: no tokens: the calibration text was empty");
+  }
+  for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
+    if (!config_.IsMoeLayer(layer)) continue;
+    const auto& loads = stats_.layers[layer].loads;
+    if (loads.size() != stats_.chunk_tokens.size()) {
+      return MakeError(Code::kInvalidArgument, "routing statistics: layer {}: loads of {} chunk lengths, wanted {}",
+                       layer, loads.size(), stats_.chunk_tokens.size());
+    }
+    for (const auto& experts : loads) {
+      if (experts.size() == config_.n_experts) continue;
+      return MakeError(Code::kInvalidArgument, "routing statistics: layer {}: loads of {} experts, wanted {}", layer,
+                       experts.size(), config_.n_experts);
+    }
+  }
+  return Ok{};
+}
+
+void Planner::FillHead() {
+  Plan& p = plan();
+  const bool ours = request_.placement == Placement::kOurs;
+  p.model_hash = stats_.model_hash;
+  ContentHash hash;
+  const std::string text = ToJson(stats_);
+  hash.Add(std::as_bytes(std::span<const char>(text)));
+  p.stats_hash = hash.Hex();
+  p.npu = spec_.name;
+  p.chunk_tokens = RoundUpTo(request_.chunk_tokens, spec_.last_axis_multiple);
+  p.order = ours ? PrefillOrder::kLayerMajor : PrefillOrder::kChunkMajor;
+  batch_tokens_ = p.moe_batch_tokens = ours ? std::max(request_.moe_batch_tokens, p.chunk_tokens) : p.chunk_tokens;
+  p.kv_buckets = KvBuckets(spec_, p.chunk_tokens, request_.prompt_tokens);
+  p.mode = request_.mode;
+  p.objective = request_.objective;
+  p.per_run_capacity = ours;
+  p.layers.resize(config_.n_layers);
+  Say("all times are simulated for {} ({}); objective {}, {}, MoE batches of {} tokens", spec_.title, spec_.name,
+      ToString(p.objective), ToString(p.order), p.moe_batch_tokens);
+  if (p.chunk_tokens != request_.chunk_tokens) {
+    Say("chunk of {} tokens instead of {}: rows are padded to multiples of {}", p.chunk_tokens, request_.chunk_tokens,
+        spec_.last_axis_multiple);
+  }
+  Say("weights stay fp16: other formats change the model's numbers and are taken only when asked for");
+  Say("attention is compiled for caches of up to {} tokens ({} lengths)", p.kv_buckets.back(), p.kv_buckets.size());
+}
+
+// Why fp16 endangers the layer's attention, or nothing.
+std::string Planner::AttentionDanger(uint32_t layer) const {
+  if (layer >= stats_.layers.size()) return {};
+  const ActivationRange& range = stats_.layers[layer].range;
+  const std::pair<std::string_view, float> ranges[] = {{"residual", range.residual},
+                                                       {"attention_in", range.attention_in},
+                                                       {"q", range.q},
+                                                       {"k", range.k},
+                                                       {"v", range.v},
+                                                       {"attention_out", range.attention_out}};
+  for (const auto& [name, value] : ranges) {
+    if (!(value < kSafe)) return fmt::format("{} reached {:.6g}, fp16 is safe below {}", name, value, kSafe);
+  }
+  return {};
+}
+
+void Planner::PlanAttention() {
+  const std::string misfit = AttentionMisfit(config_, spec_, plan().chunk_tokens, plan().attention_weights);
+  for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
+    LayerPlan& target = plan().layers[layer];
+    std::string reason = AttentionOnCpu(request_.placement) ? "the placement asks for it" : misfit;
+    if (reason.empty()) reason = AttentionDanger(layer);
+    target.attention = reason.empty() ? AttentionPlace::kNpu : AttentionPlace::kCpu;
+    if (!reason.empty()) Say("layer {}: attention on the CPU: {}", layer, reason);
+    attention_.push_back(ExpectedAttentionCost(config_, spec_, target.attention, config_.IsMoeLayer(layer),
+                                               plan().chunk_tokens, batch_tokens_, plan().kv_buckets,
+                                               plan().attention_weights));
+  }
+}
+
+// The calibrated length nearest to `tokens` by ratio (of equals the longer) at which every MoE layer has a chunk.
+Result<size_t> Planner::CalibratedChunk(uint32_t tokens) const {
+  size_t best = stats_.chunk_tokens.size();
+  double least = 0;
+  for (size_t i = 0; i < stats_.chunk_tokens.size(); ++i) {
+    bool seen = stats_.chunk_tokens[i] > 0;
+    for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
+      if (!config_.IsMoeLayer(layer)) continue;
+      const auto& experts = stats_.layers[layer].loads[i];
+      seen = seen && std::any_of(experts.begin(), experts.end(), [](const LoadHistogram& h) { return !h.empty(); });
+    }
+    if (!seen) continue;
+    const double distance = std::fabs(std::log(static_cast<double>(stats_.chunk_tokens[i]) / tokens));
+    if (best == stats_.chunk_tokens.size() || distance <= least) best = i, least = distance;
+  }
+  if (best < stats_.chunk_tokens.size()) return best;
+  return MakeError(Code::kInvalidArgument,
+                   "routing statistics: no chunk of any length in some layer: calibrate with "
+                   "more text");
+}
+
+Status Planner::ReadLoads() {
+  NM_TRY_VAR(const size_t index, CalibratedChunk(batch_tokens_));
+  const uint32_t calibrated = stats_.chunk_tokens[index];
+  const double ratio = static_cast<double>(batch_tokens_) / calibrated;
+  plan_histograms_.resize(config_.n_layers);
+  for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
+    if (!config_.IsMoeLayer(layer)) continue;
+    for (const LoadHistogram& histogram : stats_.layers[layer].loads[index]) {
+      plan_histograms_[layer].push_back(calibrated == batch_tokens_ ? histogram
+                                                                    : ScaleLoads(histogram, ratio, batch_tokens_));
+    }
+  }
+  if (calibrated != batch_tokens_) {
+    Say("loads of {} tokens are scaled from the nearest calibrated length of {}, {}", batch_tokens_, calibrated,
+        ratio > 1 ? "with the same relative spread" : "with the spread of independent tokens");
+  }
+  return Ok{};
+}
+
+Status Planner::FindRules() {
+  const size_t weight_limit = std::min(spec_.max_program_weight_bytes, spec_.max_resident_bytes);
+  const size_t expert_bytes = ExpertWeightBytes(config_, plan().expert_weights);
+  const size_t by_dim = spec_.max_channels / config_.dim, by_hidden = spec_.max_channels / config_.expert_dim;
+  const size_t by_bytes = weight_limit < kGraphConstantBytes ? 0 : (weight_limit - kGraphConstantBytes) / expert_bytes;
+  if (by_dim == 0 || by_hidden == 0) {
+    return MakeError(Code::kUnsupported, "npu {}: limit max_channels is {}, one expert has {}", spec_.name,
+                     spec_.max_channels, std::max(config_.dim, config_.expert_dim));
+  }
+  if (by_bytes == 0) {
+    return MakeError(Code::kUnsupported, "npu {}: limit {} is {}, one expert has {}", spec_.name,
+                     weight_limit == spec_.max_program_weight_bytes ? "max_program_weight_bytes" : "max_resident_bytes",
+                     weight_limit, expert_bytes + kGraphConstantBytes);
+  }
+  rules_.max_group = std::min({by_dim, by_hidden, by_bytes, size_t{config_.n_experts}});
+  rules_.capacity_step = static_cast<uint32_t>(spec_.last_axis_multiple);
+  const uint64_t axis = spec_.max_axis / spec_.last_axis_multiple * spec_.last_axis_multiple;
+  rules_.max_capacity =
+      static_cast<uint32_t>(std::min<uint64_t>(axis, RoundUpTo(batch_tokens_, spec_.last_axis_multiple)));
+  Say("a program holds up to {} experts: {} by max_channels over dim {}, {} over expert_dim {}, {} by weight bytes",
+      rules_.max_group, by_dim, config_.dim, by_hidden, config_.expert_dim, by_bytes);
+  if (WholeChunkGraphs(request_.placement) && rules_.max_capacity < batch_tokens_) {
+    return MakeError(Code::kUnsupported, "npu {}: limit max_axis is {}, a chunk has {} rows", spec_.name,
+                     spec_.max_axis, batch_tokens_);
+  }
+  rules_.allow_cpu = request_.placement == Placement::kOurs || request_.placement == Placement::kAll;
+  rules_.n_tiers = IsStatic(request_.placement) ? request_.n_tiers : 0;
+  if (request_.placement == Placement::kTiers) rules_.max_group = 1;
+  return Ok{};
+}
+
+// Sets `scale` so that the values behind `up` stay safe, or says why no scale helps.
+std::string Planner::ScaleOrDanger(uint32_t layer, float& scale) const {
+  const ActivationRange& range = stats_.layers[layer].range;
+  scale = 1;
+  // The gate goes through silu and the input is the router's too: neither can be scaled.
+  if (!(range.ffn_in < kSafe)) return fmt::format("ffn_in reached {:.6g}", range.ffn_in);
+  if (!(range.gate < kSafe)) return fmt::format("gate reached {:.6g}", range.gate);
+  const float top = std::max({range.up, range.hidden, range.expert_out});
+  while (!(top / scale < kSafe)) {
+    scale *= 2;
+    if (scale > kMaxExpertScale) {
+      scale = 1;
+      return fmt::format("expert values reached {:.6g}", top);
+    }
+  }
+  return {};
+}
+
+void Planner::AllOnCpu(LayerPlan& layer) const {
+  layer.groups.clear();
+  layer.cpu_experts.resize(config_.n_experts);
+  std::iota(layer.cpu_experts.begin(), layer.cpu_experts.end(), 0u);
+}
+
+void Planner::OneGraphEach(LayerPlan& layer) const {
+  for (uint32_t expert = 0; expert < config_.n_experts; ++expert) {
+    layer.groups.push_back({{expert}, {RoundUpTo(batch_tokens_, spec_.last_axis_multiple)}});
+  }
+}
+
+void Planner::PlaceExperts(double load_price, std::vector<LayerPlan>& layers, std::vector<LayerCost>& costs) const {
+  costs.assign(config_.n_layers, {});
+  for (uint32_t index = 0; index < config_.n_layers; ++index) {
+    if (!config_.IsMoeLayer(index)) continue;
+    LayerPlan& layer = layers[index];
+    layer.groups.clear();
+    layer.cpu_experts.clear();
+    const auto& histograms = plan_histograms_[index];
+    const LayerCoster coster(config_, histograms, spec_, plan().expert_weights, plan().per_run_capacity, load_price);
+    if (ExpertsOnCpu(request_.placement) || experts_in_danger_[index]) {
+      AllOnCpu(layer);
+    } else if (WholeChunkGraphs(request_.placement)) {
+      OneGraphEach(layer);
+    } else {
+      LayerPlan found = SearchLayer(coster, rules_, request_.objective);
+      layer.groups = std::move(found.groups);
+      layer.cpu_experts = std::move(found.cpu_experts);
+    }
+    costs[index] = LayerCoster(config_, histograms, spec_, plan().expert_weights, plan().per_run_capacity, 0).Of(layer);
+  }
+}
+
+Totals Planner::Sum(const std::vector<LayerPlan>& layers, const std::vector<LayerCost>& costs) const {
+  Totals totals;
+  const auto program = [&](size_t bytes) {
+    ++totals.n_programs;
+    totals.bytes += bytes;
+    totals.load_seconds += spec_.load_seconds.value + static_cast<double>(bytes) / spec_.weight_bytes_per_second.value;
+  };
+  for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
+    totals.seconds += attention_[layer].npu_seconds + attention_[layer].cpu_seconds + costs[layer].Seconds();
+    totals.joules += attention_[layer].joules + costs[layer].joules;
+    if (layers[layer].attention == AttentionPlace::kNpu) {
+      program(AttentionWeightBytes(config_, config_.IsMoeLayer(layer), plan().attention_weights));
+    }
+    for (const ExpertGroup& group : layers[layer].groups) {
+      program(group.experts.size() * ExpertWeightBytes(config_, plan().expert_weights) + kGraphConstantBytes);
+    }
+  }
+  totals.resident = totals.n_programs <= spec_.max_programs && totals.bytes <= spec_.max_resident_bytes;
+  if (totals.resident) {
+    totals.load_seconds = 0;
+  } else {  // layers come round in order, so what was evicted is always what comes next
+    totals.seconds += totals.load_seconds;
+    totals.joules += totals.load_seconds * spec_.watts_base.value;
+  }
+  return totals;
+}
+
+double Planner::ScoreOf(const Totals& totals) const {
+  return Score({totals.seconds, totals.seconds, totals.joules, 0, 0}, request_.objective);
+}
+
+void Planner::PlanExperts() {
+  experts_in_danger_.assign(config_.n_layers, false);
+  for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
+    if (!config_.IsMoeLayer(layer)) continue;
+    const std::string danger = ScaleOrDanger(layer, plan().layers[layer].expert_scale);
+    experts_in_danger_[layer] = !danger.empty();
+    if (!danger.empty()) Say("layer {}: experts on the CPU: {}, fp16 is safe below {}", layer, danger, kSafe);
+    if (const float scale = plan().layers[layer].expert_scale; scale > 1) {
+      Say("layer {}: experts are scaled by 1/{}: their values would pass {}", layer, scale, kSafe);
+    }
+  }
+  std::vector<LayerCost> costs;
+  PlaceExperts(0, plan().layers, costs);
+  Totals totals = Sum(plan().layers, costs);
+  // Only plans that may move experts can pay less for loading.
+  for (const double price : kLoadPrices) {
+    if (totals.resident || !rules_.allow_cpu || ExpertsOnCpu(request_.placement)) break;
+    std::vector<LayerPlan> layers = plan().layers;
+    std::vector<LayerCost> layer_costs;
+    PlaceExperts(price, layers, layer_costs);
+    const Totals other = Sum(layers, layer_costs);
+    if (ScoreOf(other) < ScoreOf(totals)) {
+      totals = other;
+      plan().layers = std::move(layers);
+      costs = std::move(layer_costs);
+    }
+    if (other.resident) break;
+  }
+  plan().expected_seconds = totals.seconds;
+  plan().expected_joules = totals.joules;
+  Explain(costs, totals);
+}
+
+void Planner::ExplainLayer(uint32_t layer, const LayerCost& cost) {
+  const LayerPlan& p = plan().layers[layer];
+  std::string groups;
+  for (const ExpertGroup& group : p.groups) {
+    if (groups.size() > 200) {
+      groups += ", ...";
+      break;
+    }
+    groups +=
+        fmt::format("{}{} at {}", groups.empty() ? "" : ", ", group.experts.size(), fmt::join(group.capacities, "/"));
+  }
+  size_t unseen = 0;
+  for (const uint64_t tokens : stats_.layers[layer].tokens) unseen += tokens == 0;
+  Say("layer {}: {} groups on the NPU ({} experts at rows), {} experts on the CPU; expected {:.3f} ms NPU, {:.3f} ms "
+      "CPU, {:.3g} mJ, {:.1f} rows overflow, {:.0f} padded (simulated, {}){}",
+      layer, p.groups.size(), groups.empty() ? "no" : groups, p.cpu_experts.size(), cost.npu_seconds * 1e3,
+      cost.cpu_seconds * 1e3, cost.joules * 1e3, cost.expected_overflow_rows, cost.padded_rows, spec_.name,
+      unseen > 0 ? fmt::format("; {} experts never seen keep a place", unseen) : std::string());
+}
+
+void Planner::Explain(const std::vector<LayerCost>& costs, const Totals& totals) {
+  for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
+    if (config_.IsMoeLayer(layer)) ExplainLayer(layer, costs[layer]);
+  }
+  if (totals.resident) {
+    Say("{} programs of {:.1f} MB in all stay loaded (limits max_programs {}, max_resident_bytes {:.0f} MB)",
+        totals.n_programs, static_cast<double>(totals.bytes) * 1e-6, spec_.max_programs,
+        static_cast<double>(spec_.max_resident_bytes) * 1e-6);
+  } else {
+    Say("{} programs of {:.1f} MB cannot all stay loaded (limits max_programs {}, max_resident_bytes {:.0f} MB): "
+        "loading them costs {:.3f} s a batch",
+        totals.n_programs, static_cast<double>(totals.bytes) * 1e-6, spec_.max_programs,
+        static_cast<double>(spec_.max_resident_bytes) * 1e-6, totals.load_seconds);
+  }
+  Say("attention and routed experts of a batch of {} tokens: expected {:.4f} s, {:.4f} J (simulated, {})",
+      batch_tokens_, totals.seconds, totals.joules, spec_.name);
+}
+
+}  // namespace
+
+Result<PlanWithReasons> MakePlan(const ModelConfig& config, const RoutingStats& stats, const NpuSpec& spec,
+                                 const PlanRequest& request) {
+  return Planner(config, stats, spec, request).Run();
+}
+
+}  // namespace npumoe

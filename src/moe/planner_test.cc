@@ -1,0 +1,438 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moe/planner.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/random.h"
+#include "moe/attention_plan.h"
+#include "moe/layer_cost.h"
+
+namespace npumoe {
+namespace {
+
+constexpr Placement kPlacements[] = {Placement::kOurs, Placement::kCpu,   Placement::kNaive,       Placement::kAnemll,
+                                     Placement::kBase, Placement::kTiers, Placement::kTiersGroups, Placement::kAll};
+
+ModelConfig Model(uint32_t n_layers, uint32_t n_experts, uint32_t dim, uint32_t expert_dim) {
+  ModelConfig config;
+  config.dim = dim;
+  config.n_layers = n_layers;
+  config.n_heads = 4;
+  config.n_kv_heads = 2;
+  config.head_dim = 32;
+  config.rope_dim = 32;
+  config.n_experts = n_experts;
+  config.top_k = std::min(2u, n_experts);
+  config.expert_dim = expert_dim;
+  config.dense_layer.assign(n_layers, false);
+  return config;
+}
+
+// Skewed loads: expert e of a shuffled order gets a share that falls like a power of its rank, with noise per chunk.
+RoutingStats Routing(const ModelConfig& config, uint32_t chunk, double skew, uint64_t seed) {
+  constexpr uint64_t kChunks = 24;
+  Random random(seed);
+  RoutingStats stats;
+  stats.model_hash = "model";
+  stats.n_layers = config.n_layers;
+  stats.n_experts = config.n_experts;
+  stats.top_k = config.top_k;
+  stats.chunk_tokens = {chunk};
+  stats.n_tokens = kChunks * chunk;
+  for (uint32_t layer = 0; layer < config.n_layers; ++layer) {
+    LayerRouting& routing = stats.layers.emplace_back();
+    if (!config.IsMoeLayer(layer)) continue;
+    const size_t n = config.n_experts;
+    std::vector<double> share(n);
+    double sum = 0;
+    for (size_t e = 0; e < n; ++e) sum += share[e] = std::pow(static_cast<double>(e + 1), -skew);
+    for (size_t e = n - 1; e > 0; --e) std::swap(share[e], share[random.Below(e + 1)]);
+    routing.loads = {std::vector<LoadHistogram>(n)};
+    routing.tokens.assign(n, 0);
+    for (size_t e = 0; e < n; ++e) {
+      for (uint64_t c = 0; c < kChunks; ++c) {
+        const double mean = share[e] / sum * config.top_k * chunk;
+        const double rows = std::clamp(mean * std::exp(0.4 * random.Gaussian()), 0.0, static_cast<double>(chunk));
+        ++routing.loads[0][e][static_cast<uint32_t>(rows)];
+        routing.tokens[e] += static_cast<uint32_t>(rows);
+      }
+    }
+  }
+  return stats;
+}
+
+const NpuSpec& Spec(std::string_view name) { return **FindSpec(name); }
+
+// A spec with round numbers: 1 ms a dispatch, 1 GFLOP/s, weights and I/O free; CPU 0.1 GFLOP/s, weights free.
+NpuSpec RoundSpec() {
+  NpuSpec spec = Spec("m2-max");
+  spec.name = "round";
+  spec.dispatch_seconds.value = 1e-3;
+  spec.flops_per_second.value = 1e9;
+  spec.weight_bytes_per_second.value = 1e18;
+  spec.io_bytes_per_second.value = 1e18;
+  spec.large_operand_factor.value = 1;
+  spec.watts_base.value = 2;
+  spec.watts_per_tflops.value = spec.watts_per_gbps.value = 0;
+  spec.cpu_flops_per_second.value = 1e8;
+  spec.cpu_bytes_per_second.value = 1e18;
+  spec.cpu_watts.value = 10;
+  spec.last_axis_multiple = 10;
+  return spec;
+}
+
+TEST(ExpectedLayerCost, IsTheMeanOverLoads) {
+  // dim 10, expert_dim 10: a row is 600 + 20 flops, on the NPU with silu and product, 600 on the CPU (6 us).
+  const ModelConfig config = Model(1, 3, 10, 10);
+  LayerRouting routing;
+  routing.loads = {{{{10, 1}, {30, 1}}, {{10, 2}}, {{0, 1}, {5, 1}}}};
+  LayerPlan layer;
+  layer.groups = {{{0, 1}, {20}}};
+  layer.cpu_experts = {2};
+  const LayerCost cost = ExpectedLayerCost(config, routing, 0, layer, RoundSpec(), WeightFormat::kFp16, false);
+  // One dispatch of 2 * 20 rows; expert 0 overflows by 10 rows half the time, expert 2 brings 2.5 rows.
+  EXPECT_NEAR(cost.npu_seconds, 1e-3 + 40 * 620 / 1e9, 1e-12);
+  EXPECT_NEAR(cost.cpu_seconds, (0.5 * 10 + 2.5) * 6e-6, 1e-12);
+  EXPECT_NEAR(cost.expected_overflow_rows, 5, 1e-9);
+  EXPECT_NEAR(cost.padded_rows, 0.5 * (10 + 0) + 10, 1e-9);
+  EXPECT_NEAR(cost.joules, 2 * cost.npu_seconds + 10 * cost.cpu_seconds, 1e-12);
+  // Chosen per run, so few rows are all quicker on the CPU: 10 to 30 rows and 10 rows of 6 us against a dispatch of 1
+  // ms.
+  const LayerCost chosen = ExpectedLayerCost(config, routing, 0, layer, RoundSpec(), WeightFormat::kFp16, true);
+  EXPECT_EQ(chosen.npu_seconds, 0);
+  EXPECT_NEAR(chosen.cpu_seconds, (20 + 10 + 2.5) * 6e-6, 1e-12);
+}
+
+TEST(LoadScenarios, KeepTheMarginalsAndGiveTheUnseenAPrior) {
+  const std::vector<LoadHistogram> histograms{{{4, 3}, {8, 1}}, {{0, 4}}, {}};
+  const LoadScenarios scenarios(histograms);
+  std::vector<uint32_t> first;
+  for (uint32_t s = 0; s < LoadScenarios::kCount; ++s) first.push_back(scenarios.At(s)[0]);
+  EXPECT_EQ(std::count(first.begin(), first.end(), 4u), 12);
+  EXPECT_EQ(std::count(first.begin(), first.end(), 8u), 4);
+  EXPECT_EQ(scenarios.mean[0], 5);
+  EXPECT_EQ(scenarios.mean[1], 0.1);  // half a row over four chunks and one more
+  EXPECT_EQ(scenarios.mean[2], 0.5);
+}
+
+TEST(ScaleLoads, KeepsOrWidensTheRelativeSpread) {
+  const LoadHistogram loads{{4, 1}, {12, 1}};  // 8 +- 4
+  EXPECT_EQ(ScaleLoads(loads, 4, 1000), (LoadHistogram{{16, 1}, {48, 1}}));
+  EXPECT_EQ(ScaleLoads(loads, 0.25, 1000), (LoadHistogram{{0, 1}, {4, 1}}));  // 2 +- 2
+  EXPECT_EQ(ScaleLoads(loads, 4, 40), (LoadHistogram{{16, 1}, {40, 1}}));
+  EXPECT_EQ(ScaleLoads({}, 4, 40), LoadHistogram{});
+}
+
+// No plan exceeds what a device enforces.
+void ExpectWithinLimits(const Plan& plan, const ModelConfig& config, const NpuSpec& spec, const PlanRequest& request) {
+  const Status status = CheckPlan(plan, config);
+  ASSERT_TRUE(status.ok()) << status.error().message;
+  EXPECT_EQ(plan.chunk_tokens % spec.last_axis_multiple, 0u);
+  EXPECT_LE(plan.kv_buckets.back() + (plan.kv_buckets.size() > 1 ? plan.chunk_tokens : 0), spec.max_axis);
+  EXPECT_TRUE(std::isfinite(plan.expected_seconds) && plan.expected_seconds > 0);
+  for (const LayerPlan& layer : plan.layers) {
+    if (layer.attention == AttentionPlace::kNpu) {
+      EXPECT_LE(2 * config.dim, spec.max_channels);
+      EXPECT_LE(plan.chunk_tokens, spec.max_axis);
+    }
+    std::vector<uint32_t> tiers;
+    for (const ExpertGroup& group : layer.groups) {
+      const size_t n = group.experts.size();
+      EXPECT_LE(n * config.dim, spec.max_channels);
+      EXPECT_LE(n * config.expert_dim, spec.max_channels);
+      EXPECT_LE(n * 6 * config.dim * config.expert_dim, spec.max_program_weight_bytes);
+      EXPECT_LE(group.capacities.size(), request.placement == Placement::kOurs ? 4u : 1u);
+      EXPECT_LE(group.capacities.back(), spec.max_axis);
+      EXPECT_TRUE(std::is_sorted(group.experts.begin(), group.experts.end()));
+      for (const uint32_t capacity : group.capacities) EXPECT_EQ(capacity % spec.last_axis_multiple, 0u);
+      tiers.push_back(group.capacities[0]);
+    }
+    std::sort(tiers.begin(), tiers.end());
+    tiers.erase(std::unique(tiers.begin(), tiers.end()), tiers.end());
+    const bool whole_chunks = request.placement == Placement::kNaive || request.placement == Placement::kBase;
+    if (request.placement != Placement::kOurs) {
+      EXPECT_LE(tiers.size(), whole_chunks ? 1u : request.n_tiers);
+    }
+  }
+}
+
+TEST(MakePlan, KeepsEveryLimitOfAThousandShapesAndSpecs) {
+  Random random(7);
+  size_t refused = 0;
+  for (int i = 0; i < 1000; ++i) {
+    const bool large = i % 50 == 0;
+    ModelConfig config =
+        Model(1 + static_cast<uint32_t>(random.Below(3)), 2 + static_cast<uint32_t>(random.Below(large ? 511 : 15)),
+              8 * (1 + static_cast<uint32_t>(random.Below(300))), 8 * (1 + static_cast<uint32_t>(random.Below(300))));
+    for (uint32_t layer = 0; layer < config.n_layers; ++layer) config.dense_layer[layer] = random.Below(4) == 0;
+    NpuSpec spec = AllSpecs()[random.Below(AllSpecs().size())];
+    spec.max_channels >>= random.Below(6);
+    spec.max_axis >>= random.Below(8);
+    spec.max_matmul_axis = spec.max_axis;
+    spec.max_program_weight_bytes >>= random.Below(8);
+    spec.max_programs = 1 + random.Below(120);
+    PlanRequest request;
+    request.chunk_tokens = 1 + static_cast<uint32_t>(random.Below(700));
+    request.moe_batch_tokens = 1 + static_cast<uint32_t>(random.Below(8192));
+    request.prompt_tokens = 1 + static_cast<uint32_t>(random.Below(40000));
+    request.placement = kPlacements[random.Below(std::size(kPlacements))];
+    request.objective = static_cast<Objective>(random.Below(3));
+    request.n_tiers = 1 + static_cast<uint32_t>(random.Below(4));
+    const RoutingStats stats =
+        Routing(config, 64 + static_cast<uint32_t>(random.Below(1000)), random.Uniform() * 1.5, random.Next());
+    const auto plan = MakePlan(config, stats, spec, request);
+    if (!plan.ok()) {
+      EXPECT_EQ(plan.error().code, Code::kUnsupported) << plan.error().message;
+      EXPECT_NE(plan.error().message.find("limit max_"), std::string::npos) << plan.error().message;
+      ++refused;
+      continue;
+    }
+    ExpectWithinLimits(plan->plan, config, spec, request);
+    if (HasFailure()) FAIL() << "case " << i;
+  }
+  EXPECT_LT(refused, 300u);
+}
+
+TEST(MakePlan, IsDeterministic) {
+  const ModelConfig config = Model(2, 40, 256, 128);
+  const RoutingStats stats = Routing(config, 512, 0.8, 3);
+  for (const Placement placement : kPlacements) {
+    PlanRequest request;
+    request.placement = placement;
+    const auto a = MakePlan(config, stats, Spec("m4"), request), b = MakePlan(config, stats, Spec("m4"), request);
+    ASSERT_TRUE(a.ok() && b.ok());
+    EXPECT_EQ(ToJson(a->plan), ToJson(b->plan));
+    EXPECT_EQ(a->reasons, b->reasons);
+  }
+}
+
+// Least score over every split of the experts into at most 3 groups and (if allowed) the CPU, with every capacity of
+// `capacities` for a static group and all of them as the menu of a group chosen per run.
+double BestByEnumeration(const ModelConfig& config, const LayerRouting& routing, const NpuSpec& spec, bool per_run,
+                         bool allow_cpu, const std::vector<uint32_t>& capacities) {
+  double best = 1e30;
+  LayerPlan layer;
+  const std::function<void(uint32_t)> place = [&](uint32_t expert) {
+    if (expert < config.n_experts) {
+      const size_t n_groups = layer.groups.size();
+      for (size_t g = 0; g <= n_groups && g < 3; ++g) {
+        if (g == n_groups) layer.groups.push_back({{}, capacities});
+        layer.groups[g].experts.push_back(expert);
+        place(expert + 1);
+        layer.groups[g].experts.pop_back();
+        if (g == n_groups) layer.groups.pop_back();
+      }
+      if (!allow_cpu) return;
+      layer.cpu_experts.push_back(expert);
+      place(expert + 1);
+      layer.cpu_experts.pop_back();
+      return;
+    }
+    size_t n_choices = 1;
+    if (!per_run) {
+      for (size_t g = 0; g < layer.groups.size(); ++g) n_choices *= capacities.size();
+    }
+    for (size_t choice = 0; choice < n_choices; ++choice) {
+      LayerPlan candidate = layer;
+      size_t rest = choice;
+      for (ExpertGroup& group : candidate.groups) {
+        if (per_run) continue;
+        group.capacities = {capacities[rest % capacities.size()]};
+        rest /= capacities.size();
+      }
+      best = std::min(best,
+                      ExpectedLayerCost(config, routing, 0, candidate, spec, WeightFormat::kFp16, per_run).Seconds());
+    }
+  };
+  place(0);
+  return best;
+}
+
+TEST(MakePlan, IsWithinTwoPercentOfTheBestPlanOfSmallCases) {
+  Random random(11);
+  for (int i = 0; i < 12; ++i) {
+    const bool ours = i % 2 == 0;
+    const ModelConfig config =
+        Model(1, 3 + static_cast<uint32_t>(random.Below(ours ? 4 : 3)), 256 << random.Below(4), 256 << random.Below(4));
+    const RoutingStats stats = Routing(config, 128, random.Uniform() * 1.5, random.Next());
+    const NpuSpec& spec = AllSpecs()[random.Below(AllSpecs().size())];
+    PlanRequest request;
+    request.chunk_tokens = request.moe_batch_tokens = 128;
+    request.placement = ours ? Placement::kOurs : Placement::kAll;
+    const auto plan = MakePlan(config, stats, spec, request);
+    ASSERT_TRUE(plan.ok()) << plan.error().message;
+    const double got = ExpectedLayerCost(config, stats.layers[0], 0, plan->plan.layers[0], spec, WeightFormat::kFp16,
+                                         plan->plan.per_run_capacity)
+                           .Seconds();
+    const double best =
+        BestByEnumeration(config, stats.layers[0], spec, plan->plan.per_run_capacity, true, {32, 64, 96, 128});
+    EXPECT_LE(got, best * 1.02) << "case " << i << " " << spec.name << " dim " << config.dim << " expert_dim "
+                                << config.expert_dim << " experts " << config.n_experts;
+  }
+}
+
+TEST(MakePlan, EachStepOfTheAblationHelpsAndOursBeatsThePaper) {
+  const ModelConfig config = Model(1, 64, 1024, 512);
+  const RoutingStats stats = Routing(config, 256, 0.8, 5);
+  PlanRequest request;
+  request.moe_batch_tokens = request.chunk_tokens;
+  std::vector<double> seconds;
+  for (const Placement placement :
+       {Placement::kBase, Placement::kTiers, Placement::kTiersGroups, Placement::kAll, Placement::kOurs}) {
+    request.placement = placement;
+    const auto plan = MakePlan(config, stats, Spec("m2-max"), request);
+    ASSERT_TRUE(plan.ok());
+    seconds.push_back(ExpectedLayerCost(config, stats.layers[0], 0, plan->plan.layers[0], Spec("m2-max"),
+                                        WeightFormat::kFp16, plan->plan.per_run_capacity)
+                          .Seconds());
+  }
+  for (size_t i = 1; i < seconds.size(); ++i) EXPECT_LE(seconds[i], seconds[i - 1] * 1.001) << i;
+  EXPECT_LT(seconds[2], seconds[1] / 2);  // 64 dispatches become a few
+}
+
+TEST(MakePlan, BaselinesAreWhatTheySay) {
+  const ModelConfig config = Model(2, 5, 64, 32);
+  const RoutingStats stats = Routing(config, 256, 0.8, 5);
+  PlanRequest request;
+  const auto make = [&](Placement placement) {
+    request.placement = placement;
+    return MakePlan(config, stats, Spec("m2-max"), request)->plan;
+  };
+  for (const Placement placement : {Placement::kNaive, Placement::kBase}) {
+    const Plan plan = make(placement);
+    EXPECT_EQ(plan.order, PrefillOrder::kChunkMajor);
+    EXPECT_FALSE(plan.per_run_capacity);
+    EXPECT_EQ(plan.moe_batch_tokens, 256u);
+    ASSERT_EQ(plan.layers[1].groups.size(), 5u);
+    for (const ExpertGroup& group : plan.layers[1].groups) EXPECT_EQ(group.capacities, std::vector<uint32_t>{256});
+    EXPECT_EQ(plan.layers[0].attention, placement == Placement::kNaive ? AttentionPlace::kCpu : AttentionPlace::kNpu);
+  }
+  EXPECT_EQ(make(Placement::kCpu).layers[0].cpu_experts.size(), 5u);
+  EXPECT_EQ(make(Placement::kCpu).layers[0].attention, AttentionPlace::kCpu);
+  EXPECT_EQ(make(Placement::kAnemll).layers[0].cpu_experts.size(), 5u);
+  EXPECT_EQ(make(Placement::kAnemll).layers[0].attention, AttentionPlace::kNpu);
+  EXPECT_EQ(make(Placement::kTiers).layers[0].groups.size(), 5u);
+  EXPECT_TRUE(make(Placement::kTiersGroups).layers[0].cpu_experts.empty());
+  const Plan ours = make(Placement::kOurs);
+  EXPECT_EQ(ours.order, PrefillOrder::kLayerMajor);
+  EXPECT_TRUE(ours.per_run_capacity);
+  EXPECT_EQ(ours.moe_batch_tokens, 4096u);
+  EXPECT_EQ(ours.kv_buckets, (std::vector<uint32_t>{0, 256, 512, 1024, 2048, 4096}));
+}
+
+TEST(MakePlan, RangesThatEndangerHalfPrecisionMoveWork) {
+  const ModelConfig config = Model(4, 4, 64, 32);
+  RoutingStats stats = Routing(config, 256, 0.5, 5);
+  stats.layers[1].range.residual = 20000;  // above 65504 / 4 = 16376
+  stats.layers[2].range.hidden = 100000;   // 100000 / 8 = 12500 is safe, / 4 is not
+  stats.layers[3].range.gate = 17000;      // no scale helps a gate
+  const auto made = MakePlan(config, stats, Spec("m2-max"), {});
+  ASSERT_TRUE(made.ok());
+  const auto& layers = made->plan.layers;
+  EXPECT_EQ(layers[0].attention, AttentionPlace::kNpu);
+  EXPECT_EQ(layers[0].expert_scale, 1);
+  EXPECT_EQ(layers[1].attention, AttentionPlace::kCpu);
+  EXPECT_EQ(layers[2].expert_scale, 8);
+  EXPECT_EQ(layers[3].cpu_experts.size(), 4u);
+  const auto says = [&](const std::string& text) {
+    return std::any_of(made->reasons.begin(), made->reasons.end(),
+                       [&](const std::string& line) { return line.find(text) != std::string::npos; });
+  };
+  EXPECT_TRUE(says("layer 1: attention on the CPU: residual reached 20000"));
+  EXPECT_TRUE(says("layer 2: experts are scaled by 1/8"));
+  EXPECT_TRUE(says("layer 3: experts on the CPU: gate reached 17000"));
+  EXPECT_TRUE(says("simulated"));
+}
+
+TEST(MakePlan, RefusesWhatItCannotPlan) {
+  const ModelConfig config = Model(1, 4, 64, 32);
+  const RoutingStats stats = Routing(config, 256, 0.5, 5);
+  const auto message = [&](const RoutingStats& s, const NpuSpec& spec, const PlanRequest& request) {
+    const auto plan = MakePlan(config, s, spec, request);
+    return plan.ok() ? std::string() : plan.error().message;
+  };
+  EXPECT_EQ(message(stats, Spec("m4"), {}), "");
+  RoutingStats empty = stats;
+  empty.n_tokens = 0;
+  EXPECT_EQ(message(empty, Spec("m4"), {}), "routing statistics: no tokens: the calibration text was empty");
+  RoutingStats other = stats;
+  other.n_experts = 8;
+  EXPECT_EQ(message(other, Spec("m4"), {}), "routing statistics: 1 layers of 8 experts, the model has 1 of 4");
+  NpuSpec narrow = Spec("m4");
+  narrow.max_channels = 63;
+  EXPECT_EQ(message(stats, narrow, {}), "npu m4: limit max_channels is 63, one expert has 64");
+  NpuSpec small = Spec("m4");
+  small.max_program_weight_bytes = kGraphConstantBytes + 64 * 32 * 6 - 1;
+  EXPECT_EQ(message(stats, small, {}), fmt::format("npu m4: limit max_program_weight_bytes is {}, one expert has {}",
+                                                   small.max_program_weight_bytes, kGraphConstantBytes + 64 * 32 * 6));
+  ++small.max_program_weight_bytes;
+  EXPECT_EQ(message(stats, small, {}), "");
+  PlanRequest zero;
+  zero.chunk_tokens = 0;
+  EXPECT_EQ(message(stats, Spec("m4"), zero),
+            "planner: chunk 0, moe batch 4096 and prompt 4096 tokens, wanted above 0");
+}
+
+TEST(MakePlan, UnseenExpertsAndDenseModelsHaveAPlan) {
+  ModelConfig config = Model(2, 6, 64, 32);
+  config.dense_layer[0] = true;
+  RoutingStats stats = Routing(config, 256, 0.5, 5);
+  for (const uint32_t unseen : {1u, 4u}) {
+    stats.layers[1].loads[0][unseen] = {};
+    stats.layers[1].tokens[unseen] = 0;
+  }
+  for (const Placement placement : kPlacements) {
+    PlanRequest request;
+    request.placement = placement;
+    const auto made = MakePlan(config, stats, Spec("m1"), request);
+    ASSERT_TRUE(made.ok()) << made.error().message;
+    EXPECT_TRUE(CheckPlan(made->plan, config).ok());
+    EXPECT_TRUE(std::any_of(made->reasons.begin(), made->reasons.end(), [](const std::string& line) {
+      return line.find("2 experts never seen keep a place") != std::string::npos;
+    }));
+  }
+  const ModelConfig dense = Model(2, 0, 64, 32);
+  const auto made = MakePlan(dense, {}, Spec("m1"), {});
+  ASSERT_TRUE(made.ok()) << made.error().message;
+  EXPECT_TRUE(CheckPlan(made->plan, dense).ok());
+  EXPECT_EQ(made->plan.layers[1].attention, AttentionPlace::kNpu);
+}
+
+TEST(MakePlan, GivesUpGroupsWhenLoadingThemCostsMore) {
+  // Three programs for four layers of attention alone: nothing can stay loaded but what is on the CPU.
+  const ModelConfig config = Model(4, 16, 512, 256);
+  const RoutingStats stats = Routing(config, 4096, 0.8, 5);
+  NpuSpec spec = Spec("m4");
+  const auto roomy = MakePlan(config, stats, spec, {});
+  spec.max_programs = 5;
+  spec.load_seconds.value = 1;
+  const auto tight = MakePlan(config, stats, spec, {});
+  ASSERT_TRUE(roomy.ok() && tight.ok());
+  const auto programs = [](const Plan& plan) {
+    size_t n = plan.layers.size();
+    for (const LayerPlan& layer : plan.layers) n += layer.groups.size();
+    return n;
+  };
+  EXPECT_GE(programs(roomy->plan), 8u);
+  EXPECT_LE(programs(tight->plan), 5u);
+}
+
+TEST(KvBuckets, DoubleUpToThePromptOrTheAxis) {
+  NpuSpec spec = Spec("m2-max");
+  EXPECT_EQ(KvBuckets(spec, 256, 1), (std::vector<uint32_t>{0, 256}));
+  EXPECT_EQ(KvBuckets(spec, 256, 1025), (std::vector<uint32_t>{0, 256, 512, 1024, 1280}));
+  spec.max_axis = 1024;
+  EXPECT_EQ(KvBuckets(spec, 256, 32768), (std::vector<uint32_t>{0, 256, 512, 768}));
+  spec.max_axis = 300;
+  EXPECT_EQ(KvBuckets(spec, 256, 32768), (std::vector<uint32_t>{0}));
+}
+
+}  // namespace
+}  // namespace npumoe
