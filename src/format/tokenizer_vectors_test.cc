@@ -19,6 +19,8 @@ struct Vectors {
   size_t n_texts;
 };
 
+void PrintTo(const Vectors& vectors, std::ostream* out) { *out << vectors.vectors << ' ' << vectors.pre; }
+
 std::string Folder() { return NM_SOURCE_DIR "/../shared/data/vocab/"; }
 
 // Texts are joined by a line of their own.

@@ -19,7 +19,7 @@ export function makeRandom(seed) {
 function sourceFiles(folder) {
   return fs.readdirSync(folder, {withFileTypes: true, recursive: true})
       .filter((entry) => entry.isFile() && /\.(cc|h|py|mjs)$/.test(entry.name))
-      .map((entry) => path.join(entry.path ?? folder, entry.name)).sort();
+      .map((entry) => path.join(entry.parentPath ?? entry.path, entry.name)).sort();
 }
 
 // Cuts a file into texts of 1 to 3 kB at line ends. The last lines of the wanted bytes may be cut anywhere.
