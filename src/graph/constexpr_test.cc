@@ -35,11 +35,17 @@ TEST(ArrayOf, UnpacksSubByteTypesLeastSignificantBitFirst) {
       {ElemType::kBool, Raw({0, 1, 2}), {0, 1, 1}},
   };
   for (const auto& c : cases) {
-    const Constant constant{{c.elem, {c.wanted.size()}}, c.data};
+    Constant constant;
+    constant.type.elem = c.elem;
+    constant.type.dims = {c.wanted.size()};
+    constant.data = c.data;
     EXPECT_EQ(constant.type.bytes(), c.data.size()) << ToString(c.elem);
     EXPECT_EQ(ArrayOf(constant).ints, c.wanted) << ToString(c.elem);
   }
-  EXPECT_EQ(ArrayOf({{ElemType::kF16, {2}}, Raw({0x00, 0x34, 0x00, 0xc0})}).floats, (std::vector<float>{0.25f, -2}));
+  Constant halves;
+  halves.type.dims = {2};
+  halves.data = Raw({0x00, 0x34, 0x00, 0xc0});
+  EXPECT_EQ(ArrayOf(halves).floats, (std::vector<float>{0.25f, -2}));
 }
 
 TEST(AffineDequantize, PerTensorAndPerChannel) {

@@ -164,7 +164,7 @@ TEST(ValidateGraph, FindsEveryPlantedFault) {
       {"op 1 (silu): result 'y': declared fp16[1, 2, 1, 7], inferred fp16[1, 2, 1, 1]",
        [&](Graph& g) { y(g).type.dims[3] = 7; }},
       {"declared fp32[1, 2, 1, 1], inferred fp16[1, 2, 1, 1]", [&](Graph& g) { y(g).type.elem = ElemType::kF32; }},
-      {"two values are named 'x'", [&](Graph& g) { y(g).name = "x"; }},
+      {"two values are named 'x'", [&](Graph& g) { y(g).name = g.functions[0].values[g.functions[0].inputs[0]].name; }},
       {"'no-name' is not a legal name", [&](Graph& g) { y(g).name = "no-name"; }},
       {"op 0 (silu): parameter 'x': value 'conv_5' is used before it is defined",
        [&](Graph& g) { std::swap(g.functions[0].ops[0], g.functions[0].ops[1]); }},
@@ -241,10 +241,10 @@ TEST(HashGraph, IsStableAndSeesEveryPart) {
         g.constants[0].type.dims = {4, 1, 1, 1};
       },
       [](Graph& g) { g.functions[1].name = "other"; },
-      [](Graph& g) { g.functions[0].values[0].name = "z"; },
+      [](Graph& g) { g.functions[0].values[0].name = "other"; },
       [](Graph& g) { g.functions[0].values[0].type.elem = ElemType::kF32; },
       [](Graph& g) { g.functions[0].ops[1].kind = OpKind::kRelu; },
-      [](Graph& g) { g.functions[0].ops[1].operands[0].param = "y"; },
+      [](Graph& g) { g.functions[0].ops[1].operands[0].param = "input"; },
       [](Graph& g) { std::swap(g.functions[0], g.functions[1]); },
       [](Graph& g) { g.functions.pop_back(); },
   };
@@ -259,7 +259,7 @@ TEST(HashGraph, IsStableAndSeesEveryPart) {
 TEST(RunReference, RunsAChainTheSameEveryTime) {
   const Graph graph = TwoRows();
   const Function& f = *graph.Find("rows_2");
-  const Array x{{ElemType::kF16, {1, 2, 1, 2}}, {1, 0, 0, -1}, {}};
+  const Array x = HalfArray({1, 2, 1, 2}, {1, 0, 0, -1});
   // conv: (1 -2 / 3 -4); silu by hand.
   const auto first = RunReference(graph, f, {x}, Rounding::kF16).value();
   ASSERT_EQ(first.size(), 1u);
@@ -275,10 +275,10 @@ TEST(RunReference, RefusesInputsThatDoNotFit) {
   const Function& f = *graph.Find("rows_1");
   EXPECT_EQ(RunReference(graph, f, {}, Rounding::kF32).error().message,
             "graph: function 'rows_1': 0 inputs given, wanted 1");
-  const Array wrong{{ElemType::kF16, {1, 2, 1, 2}}, {1, 2, 3, 4}, {}};
+  const Array wrong = HalfArray({1, 2, 1, 2}, {1, 2, 3, 4});
   EXPECT_EQ(RunReference(graph, f, {wrong}, Rounding::kF32).error().message,
             "graph: function 'rows_1': input 'x': wanted fp16[1, 2, 1, 1], got fp16[1, 2, 1, 2] with 4 elements");
-  const Array few{{ElemType::kF16, {1, 2, 1, 1}}, {1}, {}};
+  const Array few = HalfArray({1, 2, 1, 1}, {1});
   EXPECT_EQ(RunReference(graph, f, {few}, Rounding::kF32).error().message,
             "graph: function 'rows_1': input 'x': wanted fp16[1, 2, 1, 1], got fp16[1, 2, 1, 1] with 1 elements");
 }

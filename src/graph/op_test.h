@@ -31,6 +31,13 @@ inline std::vector<std::byte> HalfBytes(const std::vector<float>& values) {
   return RawBytes(halves);
 }
 
+inline Array HalfArray(std::vector<size_t> dims, std::vector<float> floats) {
+  Array array;
+  array.type.dims = std::move(dims);
+  array.floats = std::move(floats);
+  return array;
+}
+
 // One function, "main". Inputs and constants first, then Run.
 class OneOp {
  public:
