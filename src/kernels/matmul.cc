@@ -15,7 +15,7 @@ namespace {
 
 // Below this many tasks per thread the strips are cut finer, up to so many times by two, so that the threads end
 // together. assumed.
-constexpr size_t kTasksPerThread = 8;
+constexpr size_t kTasksPerThread = 4;
 constexpr size_t kFinest = 3;
 constexpr size_t kFinestF32 = 2;
 
