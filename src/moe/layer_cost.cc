@@ -115,9 +115,10 @@ Cost LayerCoster::Dispatch(size_t n_experts, uint32_t capacity) const {
   return DispatchCost(ExpertGroupWork(config_, n_experts, capacity, spec_, format_), spec_);
 }
 
-double LayerCoster::LoadSeconds(size_t n_experts) const {
+Cost LayerCoster::Load(size_t n_experts) const {
   const double bytes = static_cast<double>(n_experts * ExpertWeightBytes(config_, format_));
-  return load_price_ * (spec_.load_seconds.value + bytes / spec_.weight_bytes_per_second.value);
+  const double seconds = load_price_ * (spec_.load_seconds.value + bytes / spec_.weight_bytes_per_second.value);
+  return {seconds, seconds * spec_.watts_base.value};
 }
 
 void LayerCoster::AddScenario(const LayerPlan& layer, std::span<const uint32_t> loads, const RunChoice& choice,
@@ -153,9 +154,9 @@ LayerCost LayerCoster::Of(const LayerPlan& layer) const {
       group_costs.push_back(Dispatch(group.experts.size(), capacity));
       group_seconds.push_back(group_costs.back().seconds);
     }
-    const double load = LoadSeconds(group.experts.size());
-    total.npu_seconds += load;
-    total.joules += load * spec_.watts_base.value;
+    const Cost load = Load(group.experts.size());
+    total.npu_seconds += load.seconds;
+    total.joules += load.joules;
   }
   const std::vector<GroupTimes> times = [&] {
     std::vector<GroupTimes> views;

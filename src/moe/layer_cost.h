@@ -56,7 +56,7 @@ class LayerCoster {
   LayerCost Of(const LayerPlan& layer) const;
 
   Cost Dispatch(size_t n_experts, uint32_t capacity) const;
-  double LoadSeconds(size_t n_experts) const;  // priced
+  Cost Load(size_t n_experts) const;  // of loading a group's program, priced
   // Expected CPU seconds when the expert is planned there: exact over its histogram.
   double CpuSeconds(uint32_t expert) const { return cpu_seconds_[expert]; }
 

@@ -12,16 +12,36 @@ namespace npumoe {
 namespace {
 
 constexpr uint32_t kScenarios = LoadScenarios::kCount;
-// Share of the NPU's second in the price, from "NPU time is nearly free" to the opposite.
-constexpr std::array kPrices{0.03, 0.15, 0.3, 0.4, 0.5, 0.6, 0.7, 0.85, 0.97};
-constexpr size_t kMaxAtoms = 64;         // units that the dynamic program cuts between
-constexpr size_t kPolishWork = 12'000;   // evaluations times experts: keeps planning a layer below a second
-constexpr double kLeastGain = 1 - 1e-9;  // a smaller gain could be rounding and loop for ever
+// Share of the NPU's second in the price of time, from "NPU time is nearly free" to the opposite.
+constexpr std::array kNpuShares{0.03, 0.15, 0.3, 0.4, 0.5, 0.6, 0.7, 0.85, 0.97};
+constexpr std::array kEnergyShares{0.0, 0.5, 1.0};  // of energy in the price, when the objective has energy in it
+constexpr size_t kMaxAtoms = 64;                    // units that the dynamic program cuts between
+constexpr size_t kPolishWork = 8'000;               // evaluations times experts: keeps planning a layer below a second
+constexpr double kLeastGain = 1 - 1e-9;             // a smaller gain could be rounding and loop for ever
+
+// What the search pays for either side: a linear stand-in for the objective, in which groups are independent.
+struct Price {
+  double npu_second = 0, npu_joule = 0, cpu_second = 0;
+  double Npu(const Cost& cost) const { return npu_second * cost.seconds + npu_joule * cost.joules; }
+};
+
+// Joules count as the seconds in which the CPU would burn them.
+std::vector<Price> Prices(Objective objective, const NpuSpec& spec) {
+  std::vector<Price> prices;
+  for (const double energy : kEnergyShares) {
+    for (const double npu : kNpuShares) {
+      prices.push_back({(1 - energy) * npu, energy / spec.cpu_watts.value, (1 - energy) * (1 - npu) + energy});
+      if (energy == 1) break;  // nothing of time is left to share
+    }
+    if (objective == Objective::kTime) break;
+  }
+  return prices;
+}
 
 // A plan of a layer while it is being searched, with the price it was made at.
 struct Draft {
   LayerPlan plan;
-  double price = 0.5;
+  Price price;
   std::vector<uint32_t> ladder;  // static plans: the tiers
   double score = std::numeric_limits<double>::infinity();
 };
@@ -38,26 +58,36 @@ class LayerSearch {
   }
 
   LayerPlan Run() {
-    Draft best;
-    if (rules_.allow_cpu) {
-      best.plan.cpu_experts.resize(n_);
-      std::iota(best.plan.cpu_experts.begin(), best.plan.cpu_experts.end(), 0u);
-      best.ladder = ladder_;
-      if (is_static()) best.ladder = Tiers(0.5, rules_.n_tiers);
-      best.score = Score(coster_.Of(best.plan), objective_);
-    }
-    for (const double price : kPrices) {
+    std::vector<Draft> drafts;
+    for (const Price& price : Prices(objective_, coster_.spec())) {
       // Fewer tiers than allowed can win: experts of one tier share dispatches.
       for (uint32_t n_tiers = is_static() ? 1 : 0; n_tiers <= rules_.n_tiers; ++n_tiers) {
-        Draft draft;
+        Draft& draft = drafts.emplace_back();
         draft.price = price;
         draft.ladder = is_static() ? Tiers(price, n_tiers) : ladder_;
         Cut(draft);
         draft.score = Score(coster_.Of(draft.plan), objective_);
-        if (draft.score < best.score) best = std::move(draft);
       }
     }
-    Polish(best);
+    if (rules_.allow_cpu) {
+      Draft& draft = drafts.emplace_back(drafts[0]);
+      draft.plan.groups.clear();
+      draft.plan.cpu_experts = order_;
+      draft.score = Score(coster_.Of(draft.plan), objective_);
+    }
+    std::stable_sort(drafts.begin(), drafts.end(), [](const Draft& a, const Draft& b) { return a.score < b.score; });
+    const auto same = [](const Draft& a, const Draft& b) { return a.score == b.score; };
+    drafts.erase(std::unique(drafts.begin(), drafts.end(), same), drafts.end());
+    // The best first; each may use half of what those before it left.
+    size_t budget = kPolishWork / n_;
+    for (Draft& draft : drafts) {
+      size_t share = budget - budget / 2;
+      budget -= share;
+      Polish(draft, share);
+      budget += share;
+    }
+    Draft& best = *std::min_element(drafts.begin(), drafts.end(),
+                                    [](const Draft& a, const Draft& b) { return a.score < b.score; });
     for (ExpertGroup& group : best.plan.groups) std::sort(group.experts.begin(), group.experts.end());
     std::sort(best.plan.cpu_experts.begin(), best.plan.cpu_experts.end());
     return best.plan;
@@ -76,7 +106,10 @@ class LayerSearch {
   // Capacities worth trying for these loads: quantiles and fractions of the largest, rounded, ascending.
   std::vector<uint32_t> Ladder(std::vector<uint32_t> loads) const {
     std::sort(loads.begin(), loads.end());
-    std::vector<uint32_t> ladder{Rounded(loads.back()), Rounded(loads.back() / 2), Rounded(loads.back() / 4)};
+    std::vector<uint32_t> ladder;
+    for (uint64_t eighths = 1; eighths <= 8; ++eighths) {
+      ladder.push_back(Rounded(static_cast<uint32_t>(loads.back() * eighths / 8)));
+    }
     const auto first = std::upper_bound(loads.begin(), loads.end(), 0u);
     const auto n = static_cast<double>(loads.end() - first);
     for (const double quantile : {0.25, 0.5, 0.75, 0.9, 0.95, 0.98}) {
@@ -87,16 +120,20 @@ class LayerSearch {
     return ladder;
   }
 
-  std::vector<uint32_t> Tiers(double price, uint32_t n_tiers) const;
+  std::vector<uint32_t> Tiers(const Price& price, uint32_t n_tiers) const;
   void Cut(Draft& draft) const;
   std::vector<uint32_t> Capacities(const Draft& draft, const std::vector<uint32_t>& experts) const;
-  std::vector<uint32_t> Menu(double price, const std::vector<uint32_t>& experts) const;
-  void Polish(Draft& best) const;
+  std::vector<uint32_t> Menu(const Price& price, const std::vector<uint32_t>& experts) const;
+  void Polish(Draft& best, size_t& budget) const;
+  std::vector<uint32_t> UsedTiers(const LayerPlan& plan) const;
+  std::vector<uint32_t> TierChoices(const LayerPlan& plan) const;
+  bool Accept(Draft& best, size_t& budget, Draft draft) const;
   bool TryMove(Draft& best, size_t& budget, size_t from, size_t to, std::span<const uint32_t> there,
                std::span<const uint32_t> back) const;
   bool PolishGroups(Draft& best, size_t& budget) const;
   bool PolishExperts(Draft& best, size_t& budget) const;
   bool PolishSwaps(Draft& best, size_t& budget) const;
+  bool PolishTiers(Draft& best, size_t& budget) const;
 
   const LayerCoster& coster_;
   const GroupRules rules_;
@@ -109,21 +146,22 @@ class LayerSearch {
 
 // The `n_tiers` capacities of the ladder that serve the experts best when each takes its cheapest and pays its share of
 // a full group's dispatch: the best are added one by one, then exchanged while that helps.
-std::vector<uint32_t> LayerSearch::Tiers(double price, uint32_t n_tiers) const {
+std::vector<uint32_t> LayerSearch::Tiers(const Price& price, uint32_t n_tiers) const {
   const size_t n_capacities = ladder_.size(), group = std::min(rules_.max_group, n_);
   std::vector<double> cost(n_ * n_capacities);
   for (size_t c = 0; c < n_capacities; ++c) {
-    const double share = coster_.Dispatch(group, ladder_[c]).seconds / static_cast<double>(group);
+    const double share = price.Npu(coster_.Dispatch(group, ladder_[c])) / static_cast<double>(group);
     for (uint32_t expert = 0; expert < n_; ++expert) {
       double cpu = 0;
       for (uint32_t s = 0; s < kScenarios; ++s) cpu += Overflow(Load(s, expert), ladder_[c]) / kScenarios;
-      cost[expert * n_capacities + c] = price * share + (1 - price) * cpu;
+      cost[expert * n_capacities + c] = share + price.cpu_second * cpu;
     }
   }
   const auto total = [&](const std::vector<size_t>& tiers) {
     double sum = 0;
     for (uint32_t expert = 0; expert < n_; ++expert) {
-      double least = rules_.allow_cpu ? (1 - price) * coster_.CpuSeconds(expert) : std::numeric_limits<double>::max();
+      double least =
+          rules_.allow_cpu ? price.cpu_second * coster_.CpuSeconds(expert) : std::numeric_limits<double>::max();
       for (const size_t c : tiers) least = std::min(least, cost[expert * n_capacities + c]);
       sum += least;
     }
@@ -166,11 +204,12 @@ void LayerSearch::Cut(Draft& draft) const {
   size_t atom = std::min((n_ + kMaxAtoms - 1) / kMaxAtoms, rules_.max_group);
   while (rules_.max_group < kMaxAtoms && rules_.max_group % atom != 0) --atom;  // full groups stay possible
   const size_t n_atoms = (n_ + atom - 1) / atom, n_capacities = draft.ladder.size();
-  const double price = draft.price;
+  const Price& price = draft.price;
   std::vector<double> least(n_atoms + 1, std::numeric_limits<double>::infinity());
   std::vector<size_t> length(n_atoms + 1, 0);  // atoms of the group that ends here; 0: this atom goes to the CPU
   least[0] = 0;
   std::vector<double> over(kScenarios * n_capacities);  // CPU seconds of the growing group's overflow
+  std::vector<double> npu(n_capacities), fixed(n_capacities);
   std::array<double, kScenarios> on_cpu{};
   for (size_t begin = 0; begin < n_atoms; ++begin) {
     std::fill(over.begin(), over.end(), 0.0);
@@ -187,25 +226,25 @@ void LayerSearch::Cut(Draft& draft) const {
           for (size_t c = 0; c < n_capacities; ++c) over[s * n_capacities + c] += Overflow(load, draft.ladder[c]);
         }
       }
-      if (end == begin + 1 && rules_.allow_cpu && least[begin] + (1 - price) * fixed_cpu < least[end]) {
-        least[end] = least[begin] + (1 - price) * fixed_cpu;
+      if (end == begin + 1 && rules_.allow_cpu && least[begin] + price.cpu_second * fixed_cpu < least[end]) {
+        least[end] = least[begin] + price.cpu_second * fixed_cpu;
         length[end] = 0;
       }
-      std::vector<double> seconds(n_capacities), fixed(n_capacities, 0.0);
-      for (size_t c = 0; c < n_capacities; ++c) seconds[c] = coster_.Dispatch(last - first, draft.ladder[c]).seconds;
+      for (size_t c = 0; c < n_capacities; ++c) npu[c] = price.Npu(coster_.Dispatch(last - first, draft.ladder[c]));
+      std::fill(fixed.begin(), fixed.end(), 0.0);
       double cost = 0;
       for (uint32_t s = 0; s < kScenarios; ++s) {
         if (on_cpu[s] == 0) continue;  // nobody came: no dispatch
-        double cheapest = (1 - price) * on_cpu[s];
+        double cheapest = price.cpu_second * on_cpu[s];
         for (size_t c = 0; c < n_capacities; ++c) {
-          const double here = price * seconds[c] + (1 - price) * over[s * n_capacities + c];
+          const double here = npu[c] + price.cpu_second * over[s * n_capacities + c];
           fixed[c] += here / kScenarios;
           cheapest = std::min(cheapest, here);
         }
         cost += cheapest / kScenarios;
       }
       if (!coster_.per_run_capacity()) cost = *std::min_element(fixed.begin(), fixed.end());
-      cost += least[begin] + price * coster_.LoadSeconds(last - first);
+      cost += least[begin] + price.Npu(coster_.Load(last - first));
       if (cost < least[end]) least[end] = cost, length[end] = end - begin;
     }
   }
@@ -227,7 +266,7 @@ std::vector<uint32_t> LayerSearch::Capacities(const Draft& draft, const std::vec
   uint32_t best = draft.ladder[0];
   double least = std::numeric_limits<double>::infinity();
   for (const uint32_t capacity : draft.ladder) {
-    const double seconds = coster_.Dispatch(experts.size(), capacity).seconds;
+    const double npu = draft.price.Npu(coster_.Dispatch(experts.size(), capacity));
     double cost = 0;
     for (uint32_t s = 0; s < kScenarios; ++s) {
       uint64_t rows = 0;
@@ -236,7 +275,7 @@ std::vector<uint32_t> LayerSearch::Capacities(const Draft& draft, const std::vec
         rows += Load(s, expert);
         cpu += Overflow(Load(s, expert), capacity);
       }
-      if (rows > 0) cost += draft.price * seconds + (1 - draft.price) * cpu;
+      if (rows > 0) cost += npu + draft.price.cpu_second * cpu;
     }
     if (cost < least) least = cost, best = capacity;
   }
@@ -244,7 +283,7 @@ std::vector<uint32_t> LayerSearch::Capacities(const Draft& draft, const std::vec
 }
 
 // Quantiles of the group's own loads and the layer's ladder; whichever is missed least goes until kMaxMenu are left.
-std::vector<uint32_t> LayerSearch::Menu(double price, const std::vector<uint32_t>& experts) const {
+std::vector<uint32_t> LayerSearch::Menu(const Price& price, const std::vector<uint32_t>& experts) const {
   std::vector<uint32_t> loads;
   for (uint32_t s = 0; s < kScenarios; ++s) {
     for (const uint32_t expert : experts) loads.push_back(Load(s, expert));
@@ -256,11 +295,11 @@ std::vector<uint32_t> LayerSearch::Menu(double price, const std::vector<uint32_t
   menu.erase(std::unique(menu.begin(), menu.end()), menu.end());
   std::vector<std::array<double, kScenarios>> cost(menu.size());
   std::array<double, kScenarios> on_cpu{};
-  for (size_t c = 0; c < menu.size(); ++c) cost[c].fill(price * coster_.Dispatch(experts.size(), menu[c]).seconds);
+  for (size_t c = 0; c < menu.size(); ++c) cost[c].fill(price.Npu(coster_.Dispatch(experts.size(), menu[c])));
   for (size_t i = 0; i < loads.size(); ++i) {
     const size_t s = i / experts.size();
-    on_cpu[s] += (1 - price) * coster_.cpu().Of(loads[i]);
-    for (size_t c = 0; c < menu.size(); ++c) cost[c][s] += (1 - price) * Overflow(loads[i], menu[c]);
+    on_cpu[s] += price.cpu_second * coster_.cpu().Of(loads[i]);
+    for (size_t c = 0; c < menu.size(); ++c) cost[c][s] += price.cpu_second * Overflow(loads[i], menu[c]);
   }
   const auto without = [&](size_t gone) {
     double sum = 0;
@@ -286,6 +325,33 @@ std::vector<uint32_t> LayerSearch::Menu(double price, const std::vector<uint32_t
 
 // ---- polishing ----
 
+std::vector<uint32_t> LayerSearch::UsedTiers(const LayerPlan& plan) const {
+  std::vector<uint32_t> tiers;
+  for (const ExpertGroup& group : plan.groups) {
+    if (!group.capacities.empty()) tiers.push_back(group.capacities[0]);
+  }
+  std::sort(tiers.begin(), tiers.end());
+  tiers.erase(std::unique(tiers.begin(), tiers.end()), tiers.end());
+  return tiers;
+}
+
+// Capacities that a group of a static plan may take: a tier in use, or any while the layer may have one more.
+std::vector<uint32_t> LayerSearch::TierChoices(const LayerPlan& plan) const {
+  std::vector<uint32_t> used = UsedTiers(plan);
+  return used.size() < rules_.n_tiers ? ladder_ : used;
+}
+
+// Takes the draft if it scores better and keeps to the number of tiers.
+bool LayerSearch::Accept(Draft& best, size_t& budget, Draft draft) const {
+  if (budget == 0) return false;
+  --budget;
+  if (is_static() && UsedTiers(draft.plan).size() > rules_.n_tiers) return false;
+  draft.score = Score(coster_.Of(draft.plan), objective_);
+  if (draft.score >= best.score * kLeastGain) return false;
+  best = std::move(draft);
+  return true;
+}
+
 // Moves experts `there` from place `from` to `to` and `back` the other way, if that lowers the score. A place is a
 // group's index, the number of groups (the CPU), or one more (a new group).
 bool LayerSearch::TryMove(Draft& best, size_t& budget, size_t from, size_t to, std::span<const uint32_t> there,
@@ -308,14 +374,26 @@ bool LayerSearch::TryMove(Draft& best, size_t& budget, size_t from, size_t to, s
     if (index == cpu) continue;
     ExpertGroup& group = draft.plan.groups[index > cpu ? cpu : index];
     if (group.experts.size() > rules_.max_group) return false;
-    if (!group.experts.empty()) group.capacities = Capacities(draft, group.experts);
+    if (is_static() && group.capacities.empty()) group.capacities = {ladder_[0]};  // a new group; tried at all below
+    if (!is_static() && !group.experts.empty()) group.capacities = Capacities(draft, group.experts);
   }
-  std::erase_if(draft.plan.groups, [](const ExpertGroup& group) { return group.experts.empty(); });
-  --budget;
-  draft.score = Score(coster_.Of(draft.plan), objective_);
-  if (draft.score >= best.score * kLeastGain) return false;
-  best = std::move(draft);
-  return true;
+  const auto accept = [&](Draft trial) {
+    std::erase_if(trial.plan.groups, [](const ExpertGroup& group) { return group.experts.empty(); });
+    return Accept(best, budget, std::move(trial));
+  };
+  if (!is_static()) return accept(std::move(draft));
+  // A group that changed may want another tier at once: either side, one at a time.
+  bool moved = false;
+  for (const size_t index : {to, from}) {
+    if (index == cpu) continue;
+    const size_t group = index > cpu ? cpu : index;
+    for (const uint32_t tier : TierChoices(draft.plan)) {
+      Draft trial = draft;
+      trial.plan.groups[group].capacities = {tier};
+      moved = accept(std::move(trial)) || moved;
+    }
+  }
+  return moved;
 }
 
 bool LayerSearch::PolishGroups(Draft& best, size_t& budget) const {
@@ -363,9 +441,33 @@ bool LayerSearch::PolishSwaps(Draft& best, size_t& budget) const {
   return moved;
 }
 
-void LayerSearch::Polish(Draft& best) const {
-  size_t budget = kPolishWork / n_;
+// Static plans: another tier for one group, or another capacity for a tier and all its groups.
+bool LayerSearch::PolishTiers(Draft& best, size_t& budget) const {
+  if (!is_static()) return false;
+  bool moved = false;
+  for (size_t group = 0; group < best.plan.groups.size(); ++group) {
+    for (const uint32_t tier : TierChoices(best.plan)) {
+      if (best.plan.groups[group].capacities[0] == tier) continue;
+      Draft draft = best;
+      draft.plan.groups[group].capacities = {tier};
+      moved = Accept(best, budget, std::move(draft)) || moved;
+    }
+  }
+  for (const uint32_t tier : UsedTiers(best.plan)) {
+    for (const uint32_t capacity : ladder_) {
+      Draft draft = best;
+      for (ExpertGroup& group : draft.plan.groups) {
+        if (group.capacities[0] == tier) group.capacities = {capacity};
+      }
+      if (capacity != tier) moved = Accept(best, budget, std::move(draft)) || moved;
+    }
+  }
+  return moved;
+}
+
+void LayerSearch::Polish(Draft& best, size_t& budget) const {
   while (budget > 0) {
+    if (PolishTiers(best, budget)) continue;
     if (PolishGroups(best, budget)) continue;
     if (PolishExperts(best, budget)) continue;
     if (!PolishSwaps(best, budget)) break;

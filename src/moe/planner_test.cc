@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 #include <string>
@@ -167,7 +168,7 @@ TEST(MakePlan, KeepsEveryLimitOfAThousandShapesAndSpecs) {
   Random random(7);
   size_t refused = 0;
   for (int i = 0; i < 1000; ++i) {
-    const bool large = i % 50 == 0;
+    const bool large = i % 100 == 0;
     ModelConfig config =
         Model(1 + static_cast<uint32_t>(random.Below(3)), 2 + static_cast<uint32_t>(random.Below(large ? 511 : 15)),
               8 * (1 + static_cast<uint32_t>(random.Below(300))), 8 * (1 + static_cast<uint32_t>(random.Below(300))));
@@ -213,14 +214,30 @@ TEST(MakePlan, IsDeterministic) {
   }
 }
 
+double PlainScore(const LayerCost& cost, Objective objective) {
+  if (objective == Objective::kTime) return cost.Seconds();
+  return objective == Objective::kEnergy ? cost.joules : cost.joules * cost.Seconds();
+}
+
+struct SmallCase {
+  const ModelConfig& config;
+  const LayerRouting& routing;
+  const NpuSpec& spec;
+  bool per_run = false, allow_cpu = false;
+  Objective objective = Objective::kTime;
+
+  double ScoreOf(const LayerPlan& layer) const {
+    return PlainScore(ExpectedLayerCost(config, routing, 0, layer, spec, WeightFormat::kFp16, per_run), objective);
+  }
+};
+
 // Least score over every split of the experts into at most 3 groups and (if allowed) the CPU, with every capacity of
 // `capacities` for a static group and all of them as the menu of a group chosen per run.
-double BestByEnumeration(const ModelConfig& config, const LayerRouting& routing, const NpuSpec& spec, bool per_run,
-                         bool allow_cpu, const std::vector<uint32_t>& capacities) {
+double BestByEnumeration(const SmallCase& c, const std::vector<uint32_t>& capacities) {
   double best = 1e30;
   LayerPlan layer;
   const std::function<void(uint32_t)> place = [&](uint32_t expert) {
-    if (expert < config.n_experts) {
+    if (expert < c.config.n_experts) {
       const size_t n_groups = layer.groups.size();
       for (size_t g = 0; g <= n_groups && g < 3; ++g) {
         if (g == n_groups) layer.groups.push_back({{}, capacities});
@@ -229,26 +246,23 @@ double BestByEnumeration(const ModelConfig& config, const LayerRouting& routing,
         layer.groups[g].experts.pop_back();
         if (g == n_groups) layer.groups.pop_back();
       }
-      if (!allow_cpu) return;
+      if (!c.allow_cpu) return;
       layer.cpu_experts.push_back(expert);
       place(expert + 1);
       layer.cpu_experts.pop_back();
       return;
     }
     size_t n_choices = 1;
-    if (!per_run) {
-      for (size_t g = 0; g < layer.groups.size(); ++g) n_choices *= capacities.size();
-    }
+    for (size_t g = 0; g < layer.groups.size() && !c.per_run; ++g) n_choices *= capacities.size();
     for (size_t choice = 0; choice < n_choices; ++choice) {
       LayerPlan candidate = layer;
       size_t rest = choice;
       for (ExpertGroup& group : candidate.groups) {
-        if (per_run) continue;
+        if (c.per_run) continue;
         group.capacities = {capacities[rest % capacities.size()]};
         rest /= capacities.size();
       }
-      best = std::min(best,
-                      ExpectedLayerCost(config, routing, 0, candidate, spec, WeightFormat::kFp16, per_run).Seconds());
+      best = std::min(best, c.ScoreOf(candidate));
     }
   };
   place(0);
@@ -257,24 +271,24 @@ double BestByEnumeration(const ModelConfig& config, const LayerRouting& routing,
 
 TEST(MakePlan, IsWithinTwoPercentOfTheBestPlanOfSmallCases) {
   Random random(11);
-  for (int i = 0; i < 12; ++i) {
-    const bool ours = i % 2 == 0;
-    const ModelConfig config =
-        Model(1, 3 + static_cast<uint32_t>(random.Below(ours ? 4 : 3)), 256 << random.Below(4), 256 << random.Below(4));
-    const RoutingStats stats = Routing(config, 128, random.Uniform() * 1.5, random.Next());
-    const NpuSpec& spec = AllSpecs()[random.Below(AllSpecs().size())];
+  for (int i = 0; i < 200; ++i) {
     PlanRequest request;
     request.chunk_tokens = request.moe_batch_tokens = 128;
-    request.placement = ours ? Placement::kOurs : Placement::kAll;
-    const auto plan = MakePlan(config, stats, spec, request);
-    ASSERT_TRUE(plan.ok()) << plan.error().message;
-    const double got = ExpectedLayerCost(config, stats.layers[0], 0, plan->plan.layers[0], spec, WeightFormat::kFp16,
-                                         plan->plan.per_run_capacity)
-                           .Seconds();
-    const double best =
-        BestByEnumeration(config, stats.layers[0], spec, plan->plan.per_run_capacity, true, {32, 64, 96, 128});
-    EXPECT_LE(got, best * 1.02) << "case " << i << " " << spec.name << " dim " << config.dim << " expert_dim "
-                                << config.expert_dim << " experts " << config.n_experts;
+    request.placement = std::array{Placement::kOurs, Placement::kAll, Placement::kTiersGroups}[random.Below(3)];
+    request.objective = static_cast<Objective>(random.Below(3));
+    const bool ours = request.placement == Placement::kOurs;
+    const ModelConfig config =
+        Model(1, 2 + static_cast<uint32_t>(random.Below(ours ? 5 : 4)), 256 << random.Below(5), 256 << random.Below(5));
+    const RoutingStats stats = Routing(config, 128, random.Uniform() * 1.5, random.Next());
+    const NpuSpec& spec = AllSpecs()[random.Below(AllSpecs().size())];
+    const auto made = MakePlan(config, stats, spec, request);
+    ASSERT_TRUE(made.ok()) << made.error().message;
+    const bool allow_cpu = request.placement != Placement::kTiersGroups;
+    const SmallCase c{config, stats.layers[0], spec, made->plan.per_run_capacity, allow_cpu, request.objective};
+    EXPECT_LE(c.ScoreOf(made->plan.layers[0]), 1.02 * BestByEnumeration(c, {32, 64, 96, 128}))
+        << "case " << i << " placement " << static_cast<int>(request.placement) << " objective "
+        << ToString(request.objective) << " " << spec.name << " dim " << config.dim << " expert_dim "
+        << config.expert_dim << " experts " << config.n_experts;
   }
 }
 
