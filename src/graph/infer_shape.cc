@@ -78,6 +78,9 @@ Result<Types> InferTranspose(OpReader& in) {
 Result<Types> InferExpandDims(OpReader& in) {
   NM_TRY_VAR(const ValueType* x, in.Type("x"));
   NM_TRY_VAR(const auto raw, in.Ints("axes"));
+  if (raw.size() > kMaxGraphRank) {
+    return in.Fail("axes", fmt::format("adds {} axes, a value has at most {}", raw.size(), kMaxGraphRank));
+  }
   NM_TRY_VAR(const auto axes, in.Axes("axes", x->dims.size() + raw.size()));
   ValueType out{x->elem, {}};
   for (size_t axis = 0, taken = 0; axis < x->dims.size() + axes.size(); ++axis) {

@@ -113,11 +113,37 @@ TEST(Conv, TakesAConstantWeightOfTheOtherFloatTypeButNoRunTimeOne) {
             "graph: function 'main', op 0 (conv), parameter 'weight': wanted fp16 as x has, got fp32[1, 1, 1]");
 }
 
+TEST(Conv, TakesARunTimeWeightWithoutHolesOnly) {
+  OneOp t;
+  const ValueId x = t.F16({1, 1, 3}, {1, 2, 3}), weight = t.F16({1, 1, 2}, {1, 10});
+  ExpectFloats(t.Run(OpKind::kConv, ConvOperands(t, x, weight, {{1}, {0, 0}, {1}})), {1, 1, 2}, {21, 32});
+  OneOp f;
+  const ValueId y = f.F16({1, 1, 3}, {1, 2, 3}), w = f.F16({1, 1, 2}, {1, 10});
+  EXPECT_EQ(f.Error(OpKind::kConv, ConvOperands(f, y, w, {{1}, {0, 0}, {2}})),
+            "graph: function 'main', op 0 (conv), parameter 'weight': is a run-time value, wanted a constant where "
+            "dilations are not 1");
+}
+
 TEST(Linear, MultipliesByTheTransposedWeight) {
   OneOp t;
   const ValueId x = t.F16({2, 2}, {1, 2, 3, 4}), weight = t.Const16({3, 2}, {1, 0, 0, 1, 1, 1});
   ExpectFloats(t.Run(OpKind::kLinear, {{"x", {x}}, {"weight", {weight}}, {"bias", {t.Const16({3}, {0, 10, -1})}}}),
                {2, 3}, {1, 12, 2, 3, 14, 6});
+}
+
+TEST(SumsOfProducts, AccumulateInF32UnderHalfAndInDoubleOtherwise) {
+  // 2^24 + 1 - 2^24: f32 loses the one.
+  const std::vector<float> a{4096, 1, 4096}, b{4096, 1, -4096};
+  {
+    OneOp t;
+    const ValueId x = t.F16({1, 3}, a), weight = t.Const16({1, 3}, b);
+    ExpectFloats(t.Run(OpKind::kLinear, {{"x", {x}}, {"weight", {weight}}}), {1, 1}, {1}, {0});
+  }
+  {
+    OneOp t;
+    const ValueId x = t.F16({1, 3, 1}, a), weight = t.Const16({1, 3, 1}, b);
+    ExpectFloats(t.Run(OpKind::kConv, ConvOperands(t, x, weight, {{1}, {0, 0}, {1}})), {1, 1, 1}, {1}, {0});
+  }
 }
 
 TEST(Linear, RefusesAnActivationAsWeight) {

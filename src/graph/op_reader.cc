@@ -196,6 +196,7 @@ Result<size_t> OpReader::Axis(std::string_view param, size_t rank) {
 
 Result<std::vector<size_t>> OpReader::Axes(std::string_view param, size_t rank) {
   NM_TRY_VAR(const auto values, Ints(param));
+  if (values.size() > rank) return Fail(param, fmt::format("names {} axes of a value of rank {}", values.size(), rank));
   std::vector<size_t> axes;
   for (const int64_t value : values) {
     size_t axis = 0;

@@ -54,6 +54,15 @@ TEST(ExpandDims, CountsAxesInTheResultAndSqueezeTakesThemAway) {
             "graph: function 'main', op 0 (squeeze), parameter 'axes': axis 1 of fp16[1, 6] is not 1");
 }
 
+TEST(ExpandDims, RefusesMoreAxesThanAValueHas) {
+  OneOp t;
+  EXPECT_EQ(t.Error(OpKind::kExpandDims, {{"x", {t.F16({6}, kSix)}}, {"axes", {t.Vec({0, 1, 2, 3, 4, 5})}}}),
+            "graph: function 'main', op 0 (expand_dims), parameter 'axes': adds 6 axes, a value has at most 5");
+  OneOp s;
+  EXPECT_EQ(s.Error(OpKind::kTranspose, {{"x", {s.F16({2, 3}, kSix)}}, {"perm", {s.Vec({0, 1, 2})}}}),
+            "graph: function 'main', op 0 (transpose), parameter 'perm': names 3 axes of a value of rank 2");
+}
+
 TEST(Concat, AlongAnyAxisAndInterleaved) {
   for (const int axis : {0, -2}) {
     OneOp t;
@@ -147,6 +156,13 @@ TEST(SliceByIndex, NegativeEndsStridesAndMasks) {
                                                {"begin_mask", {t.Flags({false, true})}},
                                                {"squeeze_mask", {t.Flags({true, false})}}}),
                  {2}, {4, 5});
+  }
+  {
+    OneOp t;  // the last step overshoots
+    ExpectFloats(
+        t.Run(OpKind::kSliceByIndex,
+              {{"x", {t.F16({6}, kSix)}}, {"begin", {t.Vec({0})}}, {"end", {t.Vec({6})}}, {"stride", {t.Vec({4})}}}),
+        {2}, {1, 5});
   }
   OneOp t;  // an end beyond the axis is its end
   ExpectFloats(
