@@ -219,6 +219,12 @@ void AttentionBuilder::AddFunction(uint32_t kv_length) {
   b_.Output("router", b_.Conv1x1(after, UseWeight(b_, k_.router)));
 }
 
+// Storing another format than the plan names would make every report about it false.
+Status CheckFormat(WeightFormat format) {
+  if (format == WeightFormat::kFp16 || format == WeightFormat::kInt8) return Ok{};
+  return MakeError(Code::kUnsupported, "plan: weight format {}, wanted fp16 or int8", ToString(format));
+}
+
 }  // namespace
 
 std::string CapacityFunction(uint32_t capacity) { return fmt::format("rows_{}", capacity); }
@@ -235,6 +241,7 @@ std::vector<uint32_t> HeadPermutation(const ModelConfig& config) {
 
 Result<Graph> BuildExpertGroup(const ModelConfig& config, const LayerWeights& weights, const ExpertGroup& group,
                                WeightFormat format, float expert_scale) {
+  NM_TRY(CheckFormat(format));
   std::vector<TensorView> gate, up, down;
   for (const uint32_t expert : group.experts) {
     if (expert >= weights.expert_gate.size()) {
@@ -261,6 +268,7 @@ Result<Graph> BuildExpertGroup(const ModelConfig& config, const LayerWeights& we
 
 Result<Graph> BuildAttentionStage(const ModelConfig& config, const LayerWeights& weights, bool moe_layer,
                                   uint32_t chunk_tokens, std::span<const uint32_t> kv_lengths, WeightFormat format) {
+  NM_TRY(CheckFormat(format));
   AttentionBuilder builder(config, weights, moe_layer, chunk_tokens, format);
   for (const uint32_t kv_length : kv_lengths) builder.AddFunction(kv_length);
   return std::move(builder).Finish();

@@ -134,6 +134,19 @@ TEST(ExpertGroup, EqualsItsExpertsOneByOneAtEveryCapacity) {
   }
 }
 
+TEST(ExpertGroup, RefusesFormatsThatItCannotStore) {
+  const ScratchFolder folder;
+  const Model model = TinyModel(folder, "tiny-qwen3moe", DType::kF32);
+  const LayerWeights& weights = model.weights().layers[0];
+  const ExpertGroup group{{0, 7}, {3}};
+  for (const WeightFormat format : {WeightFormat::kLut8, WeightFormat::kLut6, WeightFormat::kLut4}) {
+    const auto graph = BuildExpertGroup(model.config(), weights, group, format, 1.0f);
+    ASSERT_FALSE(graph.ok());
+    EXPECT_EQ(graph.error().code, Code::kUnsupported);
+    EXPECT_NE(graph.error().message.find(std::string(ToString(format))), std::string::npos);
+  }
+}
+
 TEST(ExpertGroup, Int8WeightsStayNear) {
   const ScratchFolder folder;
   const Model model = TinyModel(folder, "tiny-qwen3moe", DType::kF32);
