@@ -47,7 +47,7 @@ function(npumoe_test name)
     set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 600)
   else()
     # Names are read when ctest runs, not while building: a broken program then fails as a test, not as a build.
-    gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 TEST_PREFIX ${name}.
+    gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 NO_PRETTY_VALUES TEST_PREFIX ${name}.
                          PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 600)
   endif()
 endfunction()

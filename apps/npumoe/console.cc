@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
+#include <sys/select.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -15,6 +16,7 @@
 namespace npumoe {
 namespace {
 
+constexpr int kInterrupts[] = {SIGINT, SIGTERM, SIGHUP};
 volatile std::sig_atomic_t interrupted = 0;  // the one global: a signal handler has nowhere else to write
 bool pipe_closed = false;
 
@@ -34,14 +36,37 @@ int WriteAll(int fd, std::string_view text) {
   return 0;
 }
 
-}  // namespace
-
 // A mapped file that somebody shortened has no bytes behind its last pages any more. Nothing can go on from there.
-void OnLostPage(int) {
+extern "C" void OnLostPage(int) {
   constexpr char kText[] = "npumoe: a file was shortened while it was in use: its data is gone\n";
   (void)!write(STDERR_FILENO, kText, sizeof kText - 1);
   _exit(kExitFailed);
 }
+
+sigset_t InterruptSet() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : kInterrupts) sigaddset(&set, signal);
+  return set;
+}
+
+// Waits until `fd` can be read; false when Ctrl-C came first. The signal is let in by the wait alone: one that came
+// between a look at the flag and a plain read() would leave that read() waiting.
+bool WaitForInput(int fd) {
+  const InterruptsHeld held;
+  sigset_t during_wait;
+  pthread_sigmask(SIG_SETMASK, nullptr, &during_wait);
+  for (const int signal : kInterrupts) sigdelset(&during_wait, signal);
+  while (!Interrupted()) {
+    fd_set set;
+    FD_ZERO(&set);
+    FD_SET(fd, &set);
+    if (pselect(fd + 1, &set, nullptr, nullptr, nullptr, &during_wait) >= 0 || errno != EINTR) return true;
+  }
+  return false;
+}
+
+}  // namespace
 
 void PrepareStreams() {
   for (int fd = 0; fd <= 2; ++fd) {
@@ -92,12 +117,15 @@ Result<std::string> ReadAll(const std::string& path, size_t limit_bytes) {
   char block[65536];
   Status status = Ok{};
   while (status.ok()) {
+    if (!WaitForInput(fd)) {
+      status = Error{Code::kCancelled, "interrupted"};
+      break;
+    }
     const ssize_t n = read(fd, block, sizeof block);
     if (n == 0) break;
-    if (n < 0 && errno == EINTR && !Interrupted()) continue;
+    if (n < 0 && errno == EINTR) continue;
     if (n < 0) {
-      status = Interrupted() ? Error{Code::kCancelled, "interrupted"}
-                             : Error{Code::kIo, fmt::format("{}: {}", shown, std::strerror(errno))};
+      status = Error{Code::kIo, fmt::format("{}: {}", shown, std::strerror(errno))};
     } else if (text.size() + static_cast<size_t>(n) > limit_bytes) {
       status =
           Error{Code::kInvalidArgument, fmt::format("{}: more than {}, the limit", shown, FormatBytes(limit_bytes))};
@@ -124,12 +152,12 @@ LineReader::Outcome LineReader::Read(std::string& line, size_t limit_bytes) {
       skipping = true;
       buffer_.clear();
     }
-    char block[65536];
-    const ssize_t n = read(STDIN_FILENO, block, sizeof block);
-    if (Interrupted()) {
+    if (!WaitForInput(STDIN_FILENO)) {
       buffer_.clear();
       return Outcome::kInterrupted;
     }
+    char block[65536];
+    const ssize_t n = read(STDIN_FILENO, block, sizeof block);
     if (n < 0 && errno == EINTR) continue;
     if (n > 0) buffer_.append(block, static_cast<size_t>(n));
     at_end_ = n <= 0;
@@ -138,24 +166,20 @@ LineReader::Outcome LineReader::Read(std::string& line, size_t limit_bytes) {
 
 void CatchInterrupts() {
   struct sigaction action = {};
-  action.sa_handler = OnInterrupt;  // no SA_RESTART: a read() that waits for the user returns
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaction(signal, &action, nullptr);
+  action.sa_handler = OnInterrupt;  // no SA_RESTART: a wait for the user ends
+  for (const int signal : kInterrupts) sigaction(signal, &action, nullptr);
 }
 
 bool Interrupted() { return interrupted != 0; }
 void ClearInterrupt() { interrupted = 0; }
 
 InterruptsHeld::InterruptsHeld() {
-  sigset_t set;
-  sigemptyset(&set);
-  sigaddset(&set, SIGINT);
+  const sigset_t set = InterruptSet();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
 }
 
 InterruptsHeld::~InterruptsHeld() {
-  sigset_t set;
-  sigemptyset(&set);
-  sigaddset(&set, SIGINT);
+  const sigset_t set = InterruptSet();
   pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
 }
 

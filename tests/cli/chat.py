@@ -9,7 +9,7 @@ import subprocess
 import termios
 import time
 
-from harness import NPUMOE, SECONDS, clean_environment, npumoe, Case, read_until
+from harness import NPUMOE, SECONDS, clean_environment, npumoe, Case, Running, read_until
 
 
 class Chat(Case):
@@ -88,7 +88,7 @@ class Chat(Case):
     def test_ctrl_c_ends_a_conversation_that_a_script_feeds(self):
         flags = [NPUMOE, "chat", self.model, "--chat-template", "chatml", "--temp", "0", "-c", "100000"]
         for text, n_before in ((b"", 0), (b"Hello\n", 8)):  # while waiting, and in an answer that runs on
-            with subprocess.Popen(flags, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=clean_environment()) as process:
+            with Running(flags, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=clean_environment()) as process:
                 process.stdin.write(text)
                 process.stdin.flush()
                 self.assertEqual(len(process.stdout.read(n_before)), n_before)
@@ -99,14 +99,15 @@ class Chat(Case):
     def test_on_a_terminal(self):
         """Prompt, Ctrl-C on an idle line, Ctrl-C in an answer, Ctrl-D."""
         leader, follower = pty.openpty()
-        with subprocess.Popen([NPUMOE, "chat", self.model, "--chat-template", "chatml", "--temp", "0", "-c", "100000"],
+        with Running([NPUMOE, "chat", self.model, "--chat-template", "chatml", "--temp", "0", "-c", "100000"],
                               stdin=follower, stdout=follower, stderr=follower, start_new_session=True,
                               preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
                               env=clean_environment()) as process:
             os.close(follower)
             read_until(leader, lambda text: text.endswith(b"> "))
-            os.write(leader, b"\x03")
-            read_until(leader, lambda text: b"/bye leaves" in text and text.endswith(b"> "))
+            for _ in range(50):  # each as soon as the prompt shows: it may not get lost before the wait begins
+                os.write(leader, b"\x03")
+                read_until(leader, lambda text: b"/bye leaves" in text and text.endswith(b"> "))
             os.write(leader, b"Hello\n")
             read_until(leader, lambda text: len(text) > 60)  # the answer runs on
             os.write(leader, b"\x03")

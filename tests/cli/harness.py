@@ -29,6 +29,15 @@ class Outcome:
         return self.out.decode("utf-8")
 
 
+class Running(subprocess.Popen):
+    """A started program; killed when a test leaves it running, also by failing."""
+
+    def __exit__(self, *args):
+        if self.poll() is None:
+            self.kill()
+        super().__exit__(*args)
+
+
 def npumoe(*args, stdin=b"", env=None):
     done = subprocess.run([NPUMOE, *map(os.fspath, args)], input=stdin, capture_output=True, timeout=SECONDS,
                           env=clean_environment(**(env or {})), check=False)

@@ -7,7 +7,7 @@ import subprocess
 import time
 import unittest
 
-from harness import NPUMOE, SECONDS, clean_environment, npumoe, Case, read_until, read_rest
+from harness import NPUMOE, SECONDS, clean_environment, npumoe, Case, Running, read_until, read_rest
 
 
 class Streams(Case):
@@ -15,7 +15,7 @@ class Streams(Case):
 
     def start(self, *args, **options):
         options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
-        return subprocess.Popen([NPUMOE, *map(os.fspath, args)], env=clean_environment(), **options)
+        return Running([NPUMOE, *map(os.fspath, args)], env=clean_environment(), **options)
 
     def endless(self):
         return ["run", self.model, "-p", "Hello", "--temp", "0", "-c", "100000", "-n", "90000"]
