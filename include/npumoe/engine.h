@@ -12,11 +12,22 @@
 #include <string_view>
 #include <vector>
 
+#include "npumoe/npu.h"
+#include "npumoe/plan.h"
 #include "npumoe/result.h"
 
 namespace npumoe {
 
 enum class KvType { kF16, kF32 };
+
+// Prompts on an NPU; decode stays on the CPU.
+struct NpuOptions {
+  std::string device;      // "sim:m2-max": a simulated NPU, computes here and keeps a virtual clock; empty = CPU only
+  std::string plan_path;   // empty = the model's own plan (SidecarPath) when it has one for this NPU, or else made now
+  std::string stats_path;  // routing statistics that the plan must stand on; empty = the model's own, if there are any
+  PlanOptions plan;        // for a plan made now; its npu is the device's
+  std::string mode;        // overrides the plan's overflow mode; empty = the plan's
+};
 
 struct EngineOptions {
   uint32_t n_threads = 0;       // 0 = all cores
@@ -25,6 +36,8 @@ struct EngineOptions {
   KvType kv_type = KvType::kF16;
   bool phimoe_llama_cpp = false;  // PhiMoE as llama.cpp reads it: softmax over the two winners, RMS norm
   std::string tokenizer_pre;      // overrides tokenizer.ggml.pre; empty = the file's
+  NpuOptions npu;
+  bool trace = false;  // keep what Session::TraceJson() shows
 };
 
 struct TensorInfo {
@@ -141,6 +154,12 @@ class Session {
   // Keeps the first `n_tokens` and forgets the rest (n_tokens <= tokens().size()).
   void Truncate(size_t n_tokens);
   MemoryUse memory() const;
+
+  // What ran where since the session began; empty layers without an NPU.
+  const RunReport& report() const;
+  // Chrome trace events (Perfetto opens them), one track per device and one for the CPU. Without an NPU the times are
+  // real; with a simulated one they are of its virtual clock, and the process name says so. Needs EngineOptions::trace.
+  std::string TraceJson() const;
 
  private:
   friend class Engine;

@@ -5,32 +5,59 @@
 #include <cstdint>
 #include <map>
 #include <string>
-
-#include "npumoe/result.h"
+#include <vector>
 
 namespace npumoe {
 
-// Counters of one kind of stage ("attention", "experts") over a session. Seconds are simulated or real as RunReport says.
+// Counters of one kind of stage of one layer. Seconds are simulated or real as RunReport::simulated says.
 struct StageReport {
-  uint64_t programs = 0;    // compiled for this stage
-  uint64_t dispatches = 0;  // runs of a program
+  uint64_t programs = 0;       // compiled for this stage
+  uint64_t loads = 0;          // programs loaded again after they had to make room
+  uint64_t dispatches = 0;     // runs of a program
   uint64_t rows_used = 0;      // rows that carried a token through the NPU
   uint64_t rows_padded = 0;    // rows of zeros beside them
-  uint64_t rows_cpu = 0;       // rows of experts or chunks that were placed on the CPU
+  uint64_t rows_cpu = 0;       // rows of experts or chunks that ran on the CPU
   uint64_t rows_spilled = 0;   // overflow computed on the CPU
   uint64_t rows_pruned = 0;    // overflow dropped by saliency
-  uint64_t rows_rerouted = 0;  // overflow given to another expert of the token
+  uint64_t rows_rerouted = 0;  // overflow given to another expert of the token; counted again where it ran
   double npu_seconds = 0, cpu_seconds = 0;  // busy
+
+  StageReport& operator+=(const StageReport& other);
 };
 
-struct RunReport {
-  std::string npu;           // spec's name
-  bool simulated = true;     // every duration and energy below is of the spec's virtual clock
+struct LayerReport {
   StageReport attention, experts;
-  double prefill_seconds = 0;   // from the first prompt token to the logits after the last
-  double overlap_seconds = 0;   // both sides busy at once
+};
+
+// Counts of all prefills of a session so far.
+struct RunReport {
+  std::string npu;                  // the spec's name
+  bool simulated = true;            // durations and energy below are of the spec's virtual clock
+  std::string plan;                 // where the plan came from, "made for this run" or a path
+  std::vector<LayerReport> layers;  // [n_layers]
+  double prefill_seconds = 0;       // from the first prompt token to the logits after the last
+  double overlap_seconds = 0;       // both sides busy at once
+  double load_wait_seconds = 0;     // both sides idle until a program was loaded
   double npu_joules = 0, cpu_joules = 0;
   std::map<std::string, uint64_t> fallbacks;  // reason -> times; empty when everything ran where it was planned
+
+  StageReport Attention() const;  // sum over layers
+  StageReport Experts() const;
 };
+
+// One number of an NPU's description, as the simulated device and the planner use it.
+struct NpuProperty {
+  std::string name, unit;
+  double value = 0;
+  std::string source;  // "measured: ...", "published: ...", "derived: ...", "assumed: ..."; empty for a plain count
+};
+
+struct NpuDescription {
+  std::string name, title;  // "m2-max", "Apple M2 Max"
+  std::vector<NpuProperty> properties;
+};
+
+// Machines that can be simulated.
+std::vector<NpuDescription> DescribeNpus();
 
 }  // namespace npumoe

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calibration: real text through a model on the CPU, to learn how it routes.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "npumoe/engine.h"
+#include "npumoe/result.h"
+
+namespace npumoe {
+
+struct CalibrationText {
+  std::string name;  // the "domain" in reports
+  std::string text;
+};
+
+struct CalibrateOptions {
+  std::vector<uint32_t> chunk_tokens{128, 256, 512, 1024, 2048, 4096};  // lengths whose loads are counted
+  uint64_t max_tokens = 0;                                              // read in all; 0 = everything
+};
+
+struct LayerSkew {
+  uint32_t layer = 0;             // MoE layers only
+  double hottest_over_mean = 0;   // tokens of the hottest expert over the mean
+  double effective_experts = 0;   // exp(entropy of popularity)
+  uint32_t unseen = 0;            // experts no token chose
+  double half_distance = 0;       // total variation between two halves of the text, 0 (same) to 1
+  double source_distance = 0;     // largest between two texts; 0 with one text
+  float largest_activation = 0;   // fp16 holds up to 65,504
+};
+
+struct CalibrationReport {
+  std::string json;  // routing statistics, for a planner and for plots
+  std::string model_name;
+  uint64_t n_tokens = 0;
+  bool complete = true;  // false: stopped early, holds what was gathered
+  uint32_t n_experts = 0, top_k = 0;
+  std::vector<std::string> sources;
+  std::vector<LayerSkew> layers;
+  std::vector<std::string> warnings;  // too little text, chunk lengths never filled, experts never seen
+};
+
+// Called as text is read; return false to stop (what was gathered is returned, complete = false).
+using CalibrateProgressFn = std::function<bool(uint64_t done_tokens, uint64_t total_tokens)>;
+
+// Fails with kInvalidArgument for a model without experts, for text without tokens, or for bad options.
+Result<CalibrationReport> Calibrate(Engine& engine, std::span<const CalibrationText> texts,
+                                    const CalibrateOptions& options, const CalibrateProgressFn& progress);
+
+// Reads what Calibrate made. `name` is the subject of messages.
+Result<CalibrationReport> ReadCalibration(std::string_view json, std::string_view name);
+
+// The layer x expert heat map of popularity as one SVG document.
+Result<std::string> CalibrationSvg(std::string_view json, std::string_view name);
+
+}  // namespace npumoe

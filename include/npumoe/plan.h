@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plans: what runs on the NPU, what on the CPU, and in which fixed shapes.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "npumoe/result.h"
+
+namespace npumoe {
+
+struct PlanOptions {
+  std::string npu = "m2-max";        // a name of DescribeNpus()
+  uint32_t chunk_tokens = 256;       // prompt tokens of one attention dispatch
+  uint32_t moe_batch_tokens = 4096;  // tokens whose experts run together; only placement "ours" uses it
+  uint32_t prompt_tokens = 4096;     // longest prompt whose attention the plan covers
+  uint32_t n_tiers = 3;              // capacities of a layer in the paper's plans
+  std::string objective = "time";    // "time", "energy", "edp" (their product)
+  std::string placement = "ours";    // one of Placements()
+  std::string mode = "exact";        // what happens to overflow: "exact", "prune", "reroute"
+  std::string expert_weights = "fp16", attention_weights = "fp16";  // or "int8" per output channel
+};
+
+struct PlanDocument {
+  std::string json;
+  std::vector<std::string> reasons;  // one line a decision, in layer order
+  std::string npu, placement;
+  bool calibrated = true;  // false: no statistics were given, experts count as equally popular
+  uint64_t n_programs = 0, program_bytes = 0;
+  uint64_t n_npu_experts = 0, n_cpu_experts = 0;
+  double expected_seconds = 0, expected_joules = 0;  // simulated, for one batch; see `reasons`
+};
+
+// "ours", the paper's baselines and the steps of its ablation.
+std::vector<std::string_view> Placements();
+
+// `stats_json`: what `Calibrate` made, with `stats_name` as the subject of messages; empty = not calibrated. Fails with
+// kInvalidArgument naming a bad option, or saying that the statistics are of another model.
+Result<PlanDocument> MakePlanDocument(const std::string& model_path, std::string_view stats_json,
+                                      std::string_view stats_name, const PlanOptions& options);
+
+// Where statistics and plans of a model lie when no path is given: <model without .gguf>.npumoe/<file>.
+std::string SidecarPath(const std::string& model_path, std::string_view file);
+
+}  // namespace npumoe
