@@ -2,20 +2,24 @@
 #include "moe/dispatch.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/check.h"
 
 namespace npumoe {
 
-void Dispatch::Reserve(size_t max_tokens, size_t top_k, size_t n_experts) {
-  slots.reserve(max_tokens * top_k);
-  slot_of_choice.reserve(max_tokens * top_k);
+void Dispatch::Reserve(size_t max_tokens, size_t max_choices, size_t n_experts) {
+  slots.reserve(max_tokens * max_choices);
+  slot_of_choice.reserve(max_tokens * max_choices);
   expert_begin.reserve(n_experts + 1);
+  old_slots.reserve(max_tokens);  // a token chooses an expert at most once
+  order.reserve(max_tokens);
 }
 
 void BuildDispatch(std::span<const uint32_t> experts, std::span<const float> weights, size_t top_k, size_t n_experts,
                    Dispatch& dispatch) {
   NM_DCHECK(weights.size() == experts.size() && top_k > 0 && experts.size() % top_k == 0);
+  dispatch.top_k = top_k;
   dispatch.slots.resize(experts.size());
   dispatch.slot_of_choice.resize(experts.size());
   dispatch.expert_begin.assign(n_experts + 1, 0);
@@ -34,6 +38,31 @@ void BuildDispatch(std::span<const uint32_t> experts, std::span<const float> wei
   }
   std::copy_backward(dispatch.expert_begin.begin(), dispatch.expert_begin.end() - 1, dispatch.expert_begin.end());
   dispatch.expert_begin[0] = 0;
+}
+
+void KeepMostSalient(Dispatch& dispatch, uint32_t expert, uint32_t capacity) {
+  const uint32_t begin = dispatch.expert_begin[expert], load = dispatch.Load(expert);
+  if (load <= capacity) return;
+  const std::span<Slot> slots = std::span(dispatch.slots).subspan(begin, load);
+  const std::vector<Slot>& old = dispatch.old_slots;
+  dispatch.old_slots.assign(slots.begin(), slots.end());
+  std::vector<uint32_t>& order = dispatch.order;  // old places in the order that is wanted
+  order.resize(load);
+  std::iota(order.begin(), order.end(), 0u);
+  const auto by_token = [&](uint32_t a, uint32_t b) { return old[a].token < old[b].token; };
+  const auto kept_end = order.begin() + static_cast<ptrdiff_t>(capacity);
+  std::nth_element(order.begin(), kept_end, order.end(), [&](uint32_t a, uint32_t b) {
+    return old[a].weight != old[b].weight ? old[a].weight > old[b].weight : by_token(a, b);
+  });
+  std::sort(order.begin(), kept_end, by_token);
+  std::sort(kept_end, order.end(), by_token);
+  for (uint32_t place = 0; place < load; ++place) {
+    slots[place] = old[order[place]];
+    // The token chose this expert once, so that no other choice of it can point to the old place.
+    const auto choices =
+        std::span(dispatch.slot_of_choice).subspan(slots[place].token * dispatch.top_k, dispatch.top_k);
+    *std::find(choices.begin(), choices.end(), begin + order[place]) = begin + place;
+  }
 }
 
 void Pack(std::span<const float> x, size_t dim, std::span<const Slot> slots, std::span<float> packed) {
