@@ -117,7 +117,7 @@ std::vector<TensorListing> Model::Tensors() const {
   for (const auto& [name, view] : impl_->tensors()) {
     const auto bytes = ByteSize(view.dtype, view.shape);
     NM_CHECK(bytes.ok());  // the parser accepted the tensor
-    out.push_back({name, view.dtype, view.shape, bytes.value()});
+    out.push_back({name, view.dtype, view.shape, bytes.value(), view.data});
   }
   return out;
 }

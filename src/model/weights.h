@@ -45,6 +45,7 @@ struct TensorListing {
   DType dtype;
   Shape shape;
   size_t size_bytes;
+  const std::byte* data;  // [size_bytes], borrowed from the model
 };
 
 // An opened checkpoint: mapping, config, weights. Immutable after construction; moves keep the views valid.
