@@ -73,6 +73,10 @@ LoadHistogram ScaleLoads(const LoadHistogram& histogram, double ratio, uint32_t 
   return scaled;
 }
 
+WeightFormat StreamedFormat(WeightFormat format, const NpuSpec& spec) {
+  return format == WeightFormat::kInt8 && !spec.streams_int8 ? WeightFormat::kFp16 : format;
+}
+
 size_t ExpertWeightBytes(const ModelConfig& config, WeightFormat format) {
   return 2 * WeightBytes(format, config.expert_dim, config.dim) + WeightBytes(format, config.dim, config.expert_dim);
 }
@@ -81,11 +85,9 @@ Work ExpertGroupWork(const ModelConfig& config, size_t n_experts, uint32_t capac
                      WeightFormat format) {
   constexpr double kHalf = 2;  // bytes of fp16
   const double n = static_cast<double>(n_experts), rows = capacity, dim = config.dim, expert_dim = config.expert_dim;
-  // A chip that cannot stream int8 keeps the weights unfolded.
-  const WeightFormat streamed = format == WeightFormat::kInt8 && !spec.streams_int8 ? WeightFormat::kFp16 : format;
   Work work;
   work.flops = n * rows * (6 * dim * expert_dim + 2 * expert_dim);  // three projections; silu and product
-  work.weight_bytes = n * static_cast<double>(ExpertWeightBytes(config, streamed));
+  work.weight_bytes = n * static_cast<double>(ExpertWeightBytes(config, StreamedFormat(format, spec)));
   work.io_bytes = 2 * n * dim * rows * kHalf;
   work.largest_operand_bytes = n * std::max({dim * expert_dim, dim * rows, expert_dim * rows}) * kHalf;
   return work;

@@ -38,6 +38,9 @@ struct LoadScenarios {
 // cautious case); a shorter one has the spread of independent tokens, sqrt(ratio). No load exceeds `max_load`.
 LoadHistogram ScaleLoads(const LoadHistogram& histogram, double ratio, uint32_t max_load);
 
+// The format in which weights reach the engine: a chip that cannot stream int8 unfolds it to fp16.
+WeightFormat StreamedFormat(WeightFormat format, const NpuSpec& spec);
+
 // What one dispatch of `n_experts` experts at `capacity` rows does; what CountWork says of the graph itself.
 Work ExpertGroupWork(const ModelConfig& config, size_t n_experts, uint32_t capacity, const NpuSpec& spec,
                      WeightFormat format);

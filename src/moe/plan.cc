@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/check.h"
+#include "model/json_fields.h"
 
 namespace npumoe {
 namespace {
@@ -29,6 +30,17 @@ constexpr Names<WeightFormat, 5> kFormats{{{WeightFormat::kFp16, "fp16"},
                                            {WeightFormat::kLut8, "lut8"},
                                            {WeightFormat::kLut6, "lut6"},
                                            {WeightFormat::kLut4, "lut4"}}};
+constexpr Names<Placement, 8> kPlacements{{{Placement::kOurs, "ours"},
+                                           {Placement::kCpu, "cpu"},
+                                           {Placement::kNaive, "naive"},
+                                           {Placement::kAnemll, "anemll"},
+                                           {Placement::kBase, "base"},
+                                           {Placement::kTiers, "tiers"},
+                                           {Placement::kTiersGroups, "tiers+groups"},
+                                           {Placement::kAll, "all"}}};
+
+// Caps on lists: lengths of the cache double, and four capacities are what we choose from.
+constexpr size_t kMaxKvBuckets = 64, kMaxCapacities = 64;
 
 template <typename T, size_t N>
 std::string_view NameOf(const Names<T, N>& names, T value) {
@@ -36,6 +48,16 @@ std::string_view NameOf(const Names<T, N>& names, T value) {
     if (key == value) return name;
   }
   return "?";
+}
+
+template <typename T, size_t N>
+Result<T> Parse(const Names<T, N>& names, std::string_view name, std::string_view option) {
+  std::string known;
+  for (const auto& [value, spelled] : names) {
+    if (spelled == name) return value;
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", spelled);
+  }
+  return MakeError(Code::kInvalidArgument, "{}: '{}' is unknown, wanted one of {}", option, name.substr(0, 40), known);
 }
 
 // Reads fields of one JSON object; every message names the file and the field.
@@ -67,9 +89,12 @@ class Fields {
     if (!value->is_string()) return Wrong(key, "a string", *value);
     return value->get<std::string>();
   }
-  Result<std::vector<uint32_t>> Uints(std::string_view key) const {
+  Result<std::vector<uint32_t>> Uints(std::string_view key, size_t limit) const {
     NM_TRY_VAR(const json* value, Get(key));
     if (!value->is_array()) return Wrong(key, "a list", *value);
+    if (value->size() > limit) {
+      return MakeError(Code::kCorruptFile, "{}: field '{}': {} elements, limit {}", name_, key, value->size(), limit);
+    }
     std::vector<uint32_t> out;
     for (const json& element : *value) {
       NM_TRY_VAR(const uint32_t number, AsUint(element, key));
@@ -116,17 +141,19 @@ Result<LayerPlan> ParseLayer(const json& value, std::string_view name) {
   const Fields fields(value, name);
   LayerPlan layer;
   NM_TRY_VAR(layer.attention, fields.Enum("attention", kPlaces));
-  NM_TRY_VAR(layer.cpu_experts, fields.Uints("cpu_experts"));
+  NM_TRY_VAR(layer.cpu_experts, fields.Uints("cpu_experts", kMaxExperts));
   NM_TRY_VAR(const double scale, fields.Number("expert_scale"));
   if (!(scale > 0 && scale < 1e6)) return MakeError(Code::kCorruptFile, "{}: field 'expert_scale': {}", name, scale);
   layer.expert_scale = static_cast<float>(scale);
   NM_TRY_VAR(const json* groups, fields.Get("groups"));
   if (!groups->is_array()) return fields.Wrong("groups", "a list", *groups);
+  if (groups->size() > kMaxExperts)
+    return MakeError(Code::kCorruptFile, "{}: field 'groups': {} elements", name, groups->size());
   for (const json& entry : *groups) {
     const Fields group_fields(entry, name);
     ExpertGroup group;
-    NM_TRY_VAR(group.experts, group_fields.Uints("experts"));
-    NM_TRY_VAR(group.capacities, group_fields.Uints("capacities"));
+    NM_TRY_VAR(group.experts, group_fields.Uints("experts", kMaxExperts));
+    NM_TRY_VAR(group.capacities, group_fields.Uints("capacities", kMaxCapacities));
     layer.groups.push_back(std::move(group));
   }
   return layer;
@@ -134,6 +161,9 @@ Result<LayerPlan> ParseLayer(const json& value, std::string_view name) {
 
 Status CheckAscending(const std::vector<uint32_t>& values, std::string_view what, bool may_hold_zero) {
   for (size_t i = 0; i < values.size(); ++i) {
+    if (values[i] > kMaxContext) {
+      return MakeError(Code::kInvalidArgument, "plan: {} hold {}, limit {}", what, values[i], kMaxContext);
+    }
     if ((values[i] > 0 || may_hold_zero) && (i == 0 || values[i] > values[i - 1])) continue;
     return MakeError(Code::kInvalidArgument, "plan: {} are not ascending at {}", what, values[i]);
   }
@@ -173,11 +203,27 @@ std::string_view ToString(PrefillOrder order) { return NameOf(kOrders, order); }
 std::string_view ToString(OverflowMode mode) { return NameOf(kModes, mode); }
 std::string_view ToString(Objective objective) { return NameOf(kObjectives, objective); }
 std::string_view ToString(WeightFormat format) { return NameOf(kFormats, format); }
+std::string_view ToString(Placement placement) { return NameOf(kPlacements, placement); }
+
+std::vector<std::string_view> PlacementNames() {
+  std::vector<std::string_view> names;
+  for (const auto& [placement, name] : kPlacements) names.push_back(name);
+  return names;
+}
+
+Result<Objective> ParseObjective(std::string_view name) { return Parse(kObjectives, name, "objective"); }
+Result<Placement> ParsePlacement(std::string_view name) { return Parse(kPlacements, name, "placement"); }
+Result<OverflowMode> ParseOverflowMode(std::string_view name) { return Parse(kModes, name, "mode"); }
+Result<WeightFormat> ParseWeightFormat(std::string_view name, std::string_view option) {
+  constexpr Names<WeightFormat, 2> kOffered{{{WeightFormat::kFp16, "fp16"}, {WeightFormat::kInt8, "int8"}}};
+  return Parse(kOffered, name, option);
+}
 
 std::string ToJson(const Plan& plan) {
   json layers = json::array();
   for (const LayerPlan& layer : plan.layers) layers.push_back(ToJson(layer));
   const json document{{"attention_weights", ToString(plan.attention_weights)},
+                      {"calibrated", plan.calibrated},
                       {"chunk_tokens", plan.chunk_tokens},
                       {"expected_joules", plan.expected_joules},
                       {"expected_seconds", plan.expected_seconds},
@@ -191,14 +237,15 @@ std::string ToJson(const Plan& plan) {
                       {"objective", ToString(plan.objective)},
                       {"order", ToString(plan.order)},
                       {"per_run_capacity", plan.per_run_capacity},
+                      {"placement", ToString(plan.placement)},
+                      {"spec_hash", plan.spec_hash},
                       {"stats_hash", plan.stats_hash},
                       {"version", plan.version}};
   return document.dump(1) + "\n";
 }
 
 Result<Plan> ParsePlan(std::string_view text, std::string_view name) {
-  const json document = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!document.is_object()) return MakeError(Code::kCorruptFile, "{}: not a JSON object", name);
+  NM_TRY_VAR(const json document, ParseJsonObject(text, name));
   const Fields fields(document, name);
   Plan plan;
   NM_TRY_VAR(plan.version, fields.Uint("version"));
@@ -208,10 +255,13 @@ Result<Plan> ParsePlan(std::string_view text, std::string_view name) {
   }
   NM_TRY_VAR(plan.model_hash, fields.String("model_hash"));
   NM_TRY_VAR(plan.stats_hash, fields.String("stats_hash"));
+  NM_TRY_VAR(plan.spec_hash, fields.String("spec_hash"));
+  NM_TRY_VAR(plan.calibrated, fields.Bool("calibrated"));
   NM_TRY_VAR(plan.npu, fields.String("npu"));
+  NM_TRY_VAR(plan.placement, fields.Enum("placement", kPlacements));
   NM_TRY_VAR(plan.chunk_tokens, fields.Uint("chunk_tokens"));
   NM_TRY_VAR(plan.moe_batch_tokens, fields.Uint("moe_batch_tokens"));
-  NM_TRY_VAR(plan.kv_buckets, fields.Uints("kv_buckets"));
+  NM_TRY_VAR(plan.kv_buckets, fields.Uints("kv_buckets", kMaxKvBuckets));
   NM_TRY_VAR(plan.order, fields.Enum("order", kOrders));
   NM_TRY_VAR(plan.mode, fields.Enum("mode", kModes));
   NM_TRY_VAR(plan.objective, fields.Enum("objective", kObjectives));
@@ -222,6 +272,9 @@ Result<Plan> ParsePlan(std::string_view text, std::string_view name) {
   NM_TRY_VAR(plan.expected_joules, fields.Number("expected_joules"));
   NM_TRY_VAR(const json* layers, fields.Get("layers"));
   if (!layers->is_array()) return fields.Wrong("layers", "a list", *layers);
+  if (layers->size() > kMaxLayers) {
+    return MakeError(Code::kCorruptFile, "{}: field 'layers': {} elements, limit {}", name, layers->size(), kMaxLayers);
+  }
   for (const json& entry : *layers) {
     NM_TRY_VAR(LayerPlan layer, ParseLayer(entry, name));
     plan.layers.push_back(std::move(layer));
@@ -236,6 +289,10 @@ Status CheckPlan(const Plan& plan, const ModelConfig& config) {
   if (plan.chunk_tokens == 0 || plan.moe_batch_tokens == 0) {
     return MakeError(Code::kInvalidArgument, "plan: chunk_tokens {} and moe_batch_tokens {}, wanted above 0",
                      plan.chunk_tokens, plan.moe_batch_tokens);
+  }
+  if (const uint32_t longest = std::max(plan.chunk_tokens, plan.moe_batch_tokens); longest > kMaxContext) {
+    return MakeError(Code::kInvalidArgument, "plan: chunk_tokens {} and moe_batch_tokens {}, limit {}",
+                     plan.chunk_tokens, plan.moe_batch_tokens, kMaxContext);
   }
   NM_TRY(CheckAscending(plan.kv_buckets, "kv_buckets", true));
   for (uint32_t layer = 0; layer < config.n_layers; ++layer) {

@@ -12,13 +12,25 @@
 
 namespace npumoe {
 
-inline constexpr uint32_t kPlanVersion = 1;
+inline constexpr uint32_t kPlanVersion = 2;
 
 enum class PrefillOrder { kLayerMajor, kChunkMajor };
 enum class OverflowMode { kExact, kPrune, kReroute };
 enum class Objective { kTime, kEnergy, kEnergyDelay };
 enum class AttentionPlace { kNpu, kCpu };
 enum class WeightFormat { kFp16, kInt8, kLut8, kLut6, kLut4 };
+
+// Whole plans: ours, the paper's baselines, and the steps of its ablation.
+enum class Placement {
+  kOurs,         // capacity menus, dynamic choice per run, layer-major
+  kCpu,          // everything on the CPU
+  kNaive,        // attention on the CPU; one graph per expert, capacity = chunk (never overflows)
+  kAnemll,       // attention on the NPU, experts on the CPU
+  kBase,         // attention and one graph per expert, capacity = chunk
+  kTiers,        // three static tiers, one graph per expert
+  kTiersGroups,  // + same-tier experts grouped
+  kAll,          // + load-aware residency: cold experts on the CPU (the paper's plan)
+};
 
 // Experts of one layer that share a program: slice i of its channels is experts[i].
 struct ExpertGroup {
@@ -37,11 +49,14 @@ struct LayerPlan {
 
 struct Plan {
   uint32_t version = kPlanVersion;
-  std::string model_hash, stats_hash;  // stale when they differ
-  std::string npu;                     // NpuSpec's name
-  uint32_t chunk_tokens = 256;         // attention chunk; the MoE batch too when chunk-major
-  uint32_t moe_batch_tokens = 4096;    // tokens per MoE batch, layer-major
-  std::vector<uint32_t> kv_buckets;    // ascending lengths of the cache an attention program is compiled for
+  std::string model_hash, spec_hash;  // stale when they differ
+  std::string stats_hash;             // likewise; empty when experts counted as equally popular
+  bool calibrated = true;             // false: stats_hash is empty
+  std::string npu;                    // NpuSpec's name
+  Placement placement = Placement::kOurs;
+  uint32_t chunk_tokens = 256;       // attention chunk; the MoE batch too when chunk-major
+  uint32_t moe_batch_tokens = 4096;  // tokens per MoE batch, layer-major
+  std::vector<uint32_t> kv_buckets;  // ascending lengths of the cache an attention program is compiled for
   PrefillOrder order = PrefillOrder::kLayerMajor;
   OverflowMode mode = OverflowMode::kExact;
   Objective objective = Objective::kTime;
@@ -56,12 +71,22 @@ struct Plan {
 std::string ToJson(const Plan& plan);
 Result<Plan> ParsePlan(std::string_view json, std::string_view name);
 
-// Every expert of every MoE layer exactly once, capacities ascending, ids in range. Names layer and expert otherwise.
+// Every expert of every MoE layer exactly once, capacities ascending, ids in range, no length beyond what any plan
+// needs (kMaxContext). Names layer and expert otherwise.
 Status CheckPlan(const Plan& plan, const ModelConfig& config);
 
 std::string_view ToString(PrefillOrder order);
 std::string_view ToString(OverflowMode mode);
 std::string_view ToString(Objective objective);
 std::string_view ToString(WeightFormat format);
+std::string_view ToString(Placement placement);
+std::vector<std::string_view> PlacementNames();
+
+// Options by name; kInvalidArgument lists the known names.
+Result<Objective> ParseObjective(std::string_view name);
+Result<Placement> ParsePlacement(std::string_view name);
+Result<OverflowMode> ParseOverflowMode(std::string_view name);
+// Formats that a plan can be made with: fp16, or int8 per output channel. `option` is the subject of the message.
+Result<WeightFormat> ParseWeightFormat(std::string_view name, std::string_view option);
 
 }  // namespace npumoe

@@ -23,7 +23,10 @@ Plan Small() {
   Plan plan;
   plan.model_hash = "m";
   plan.stats_hash = "s";
+  plan.spec_hash = "h";
+  plan.calibrated = false;
   plan.npu = "m4";
+  plan.placement = Placement::kTiersGroups;
   plan.chunk_tokens = 128;
   plan.moe_batch_tokens = 1024;
   plan.kv_buckets = {0, 128, 256};
@@ -49,6 +52,9 @@ TEST(Plan, SurvivesAFile) {
   ASSERT_TRUE(read.ok()) << read.error().message;
   EXPECT_EQ(read->model_hash, "m");
   EXPECT_EQ(read->stats_hash, "s");
+  EXPECT_EQ(read->spec_hash, "h");
+  EXPECT_FALSE(read->calibrated);
+  EXPECT_EQ(read->placement, Placement::kTiersGroups);
   EXPECT_EQ(read->npu, "m4");
   EXPECT_EQ(read->chunk_tokens, 128u);
   EXPECT_EQ(read->moe_batch_tokens, 1024u);
@@ -115,7 +121,7 @@ TEST(Plan, AnotherVersionIsRefusedWithTheReason) {
   const auto read = ParsePlan(other.dump(), "p");
   ASSERT_FALSE(read.ok());
   EXPECT_EQ(read.error().code, Code::kUnsupported);
-  EXPECT_EQ(read.error().message, "p: plan version 7, wanted 1: make it anew");
+  EXPECT_EQ(read.error().message, "p: plan version 7, wanted 2: make it anew");
 }
 
 TEST(Plan, EveryTruncationIsAnError) {

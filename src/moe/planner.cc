@@ -146,15 +146,21 @@ void Planner::FillHead() {
   Plan& p = plan();
   const bool ours = request_.placement == Placement::kOurs;
   p.model_hash = stats_.model_hash;
-  ContentHash hash;
-  const std::string text = ToJson(stats_);
-  hash.Add(std::as_bytes(std::span<const char>(text)));
-  p.stats_hash = hash.Hex();
+  p.spec_hash = SpecHash(spec_);
+  p.stats_hash = StatsHash(stats_);
   p.npu = spec_.name;
-  p.chunk_tokens = RoundUpTo(request_.chunk_tokens, spec_.last_axis_multiple);
+  p.placement = request_.placement;
+  p.expert_weights = request_.expert_weights;
+  p.attention_weights = request_.attention_weights;
+  // Rows beyond the context would always be padding. A config that does not say (0) sets no bound.
+  const uint32_t context = config_.context_length == 0 ? kMaxContext : config_.context_length;
+  p.chunk_tokens = RoundUpTo(std::min(request_.chunk_tokens, context), spec_.last_axis_multiple);
   p.order = ours ? PrefillOrder::kLayerMajor : PrefillOrder::kChunkMajor;
-  batch_tokens_ = p.moe_batch_tokens = ours ? std::max(request_.moe_batch_tokens, p.chunk_tokens) : p.chunk_tokens;
-  p.kv_buckets = KvBuckets(spec_, p.chunk_tokens, request_.prompt_tokens);
+  const uint32_t prompt = std::min(request_.prompt_tokens, context);
+  const uint32_t longest = std::max(RoundUpTo(prompt, spec_.last_axis_multiple), p.chunk_tokens);
+  const uint32_t batch = std::max(request_.moe_batch_tokens, p.chunk_tokens);
+  batch_tokens_ = p.moe_batch_tokens = ours ? std::min(batch, longest) : p.chunk_tokens;
+  p.kv_buckets = KvBuckets(spec_, p.chunk_tokens, prompt);
   p.mode = request_.mode;
   p.objective = request_.objective;
   p.per_run_capacity = ours;
@@ -162,10 +168,23 @@ void Planner::FillHead() {
   Say("all times are simulated for {} ({}); objective {}, {}, MoE batches of {} tokens", spec_.title, spec_.name,
       ToString(p.objective), ToString(p.order), p.moe_batch_tokens);
   if (p.chunk_tokens != request_.chunk_tokens) {
-    Say("chunk of {} tokens instead of {}: rows are padded to multiples of {}", p.chunk_tokens, request_.chunk_tokens,
-        spec_.last_axis_multiple);
+    Say("chunk of {} tokens instead of {}: {}", p.chunk_tokens, request_.chunk_tokens,
+        request_.chunk_tokens > context ? fmt::format("the model's context is {} tokens", context)
+                                        : fmt::format("rows are padded to multiples of {}", spec_.last_axis_multiple));
   }
-  Say("weights stay fp16: other formats change the model's numbers and are taken only when asked for");
+  if (ours && batch_tokens_ < batch) {
+    Say("MoE batches of {} tokens instead of {}: no prompt of up to {} tokens has more", batch_tokens_, batch, prompt);
+  }
+  if (config_.n_experts > 0 && !stats_.complete) {
+    Say("warning: the routing statistics are incomplete: calibration was interrupted after {} tokens", stats_.n_tokens);
+  }
+  if (p.expert_weights == WeightFormat::kFp16 && p.attention_weights == WeightFormat::kFp16) {
+    Say("weights stay fp16: other formats change the model's numbers and are taken only when asked for");
+  } else {
+    Say("weights of experts {}, of attention {}, as asked for: int8 changes the model's numbers{}",
+        ToString(p.expert_weights), ToString(p.attention_weights),
+        spec_.streams_int8 ? "" : fmt::format("; {} unfolds it to fp16, so that it saves no time", spec_.name));
+  }
   Say("attention is compiled for caches of up to {} tokens ({} lengths)", p.kv_buckets.back(), p.kv_buckets.size());
 }
 
@@ -383,6 +402,8 @@ void Planner::PlanExperts() {
   }
   plan().expected_seconds = totals.seconds;
   plan().expected_joules = totals.joules;
+  out_.n_programs = totals.n_programs;
+  out_.program_bytes = totals.bytes;
   Explain(costs, totals);
 }
 
@@ -425,6 +446,12 @@ void Planner::Explain(const std::vector<LayerCost>& costs, const Totals& totals)
 }
 
 }  // namespace
+
+std::string StatsHash(const RoutingStats& stats) {
+  ContentHash hash;
+  hash.Add(ToJson(stats));
+  return hash.Hex();
+}
 
 Result<PlanWithReasons> MakePlan(const ModelConfig& config, const RoutingStats& stats, const NpuSpec& spec,
                                  const PlanRequest& request) {

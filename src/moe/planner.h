@@ -13,18 +13,6 @@
 
 namespace npumoe {
 
-// Whole plans: ours, the paper's baselines, and the steps of its ablation.
-enum class Placement {
-  kOurs,         // capacity menus, dynamic choice per run, layer-major
-  kCpu,          // everything on the CPU
-  kNaive,        // attention on the CPU; one graph per expert, capacity = chunk (never overflows)
-  kAnemll,       // attention on the NPU, experts on the CPU
-  kBase,         // attention and one graph per expert, capacity = chunk
-  kTiers,        // three static tiers, one graph per expert
-  kTiersGroups,  // + same-tier experts grouped
-  kAll,          // + load-aware residency: cold experts on the CPU (the paper's plan)
-};
-
 struct PlanRequest {
   uint32_t chunk_tokens = 256;
   uint32_t moe_batch_tokens = 4096;
@@ -33,12 +21,17 @@ struct PlanRequest {
   Placement placement = Placement::kOurs;
   OverflowMode mode = OverflowMode::kExact;
   uint32_t n_tiers = 3;
+  WeightFormat expert_weights = WeightFormat::kFp16, attention_weights = WeightFormat::kFp16;
 };
 
 struct PlanWithReasons {
   Plan plan;
   std::vector<std::string> reasons;  // `--explain`: one line a decision, in layer order
+  size_t n_programs = 0, program_bytes = 0;
 };
+
+// 32 hex digits over all of the statistics: what a plan was made from.
+std::string StatsHash(const RoutingStats& stats);
 
 // Fails (kUnsupported) when not even one expert fits a program, naming the limit. `stats` may be of any chunk lengths;
 // experts never seen keep a place.

@@ -5,8 +5,10 @@
 #include "npu/spec.h"
 
 #include <array>
+#include <bit>
 
 #include "base/check.h"
+#include "graph/hash.h"
 
 namespace npumoe {
 namespace {
@@ -24,12 +26,12 @@ NpuSpec Common() {
   s.large_operand_bytes = {32.0 * kMiB, "published: 4096^3 GEMM rows of AFORGE against smaller ones"};
   s.large_operand_factor = {1.4, "derived: 25.5 ms measured against 18.3 ms predicted (M2 Max)"};
   s.load_seconds = {10 * kMillisecond, "published: cached loads of 5-30 ms (ORION, more-ane-transformers)"};
-  s.max_axis = 16384;
+  s.max_axis = 16384;  // see Numbers() for where the limits come from
   s.max_channels = 65536;
   s.max_matmul_axis = 16384;
-  s.max_program_weight_bytes = size_t{1000} * 1000 * 1000;  // 1.2 GB fell back to the CPU on M2 Ultra (the paper)
-  s.max_programs = 120;                                     // 119 compiles, 126 loaded programs a process (ORION)
-  s.max_resident_bytes = 32 * kGiB;                         // M2 address window of 34 GB; assumed for the others
+  s.max_program_weight_bytes = size_t{1000} * 1000 * 1000;
+  s.max_programs = 120;
+  s.max_resident_bytes = 32 * kGiB;
   s.last_axis_multiple = 32;
   s.streams_int8 = true;
   s.cpu_bytes_per_second = {100 * kGiga, "assumed: four performance cores of M2 class"};
@@ -49,7 +51,7 @@ NpuSpec M1() {
   s.watts_base = {1.08, "derived: fit of 6 rows (ane-guide, AFORGE), residual 0.30 W"};
   s.watts_per_tflops = {0.54, "derived: same fit"};
   s.watts_per_gbps = {0.006, "derived: same fit"};
-  s.max_resident_bytes = size_t{3200} * 1000 * 1000;  // DART window of 3.5 GiB (eiln/ane)
+  s.max_resident_bytes = size_t{3200} * 1000 * 1000;
   s.streams_int8 = false;
   s.cpu_flops_per_second = {1.4 * kTera, "published: Accelerate on M1 Pro and M1 Max (whisper.cpp benchmark, nod.ai)"};
   s.cpu_bytes_per_second = {60 * kGiga, "assumed: 68 GB/s of memory, shared"};
@@ -175,13 +177,72 @@ const std::array<NpuSpec, 8>& Table() {
 
 std::span<const NpuSpec> AllSpecs() { return Table(); }
 
+std::vector<SpecNumber> Numbers(const NpuSpec& s) {
+  const auto measured = [](std::string_view name, std::string_view unit, const Sourced& number) {
+    return SpecNumber{name, unit, number.value, number.source};
+  };
+  const auto limit = [](std::string_view name, std::string_view unit, size_t value, std::string_view source) {
+    return SpecNumber{name, unit, static_cast<double>(value), source};
+  };
+  const std::string_view axes = "published: ane-guide ch. 12, 17 and appendix A";
+  return {
+      limit("n_dies", "", s.n_dies, "published: public Core ML showed no gain from a second die"),
+      measured("dispatch_seconds", "s", s.dispatch_seconds),
+      measured("wake_seconds", "s", s.wake_seconds),
+      measured("idle_seconds", "s", s.idle_seconds),
+      measured("flops_per_second", "FLOP/s", s.flops_per_second),
+      measured("int8_speedup", "", s.int8_speedup),
+      measured("weight_bytes_per_second", "B/s", s.weight_bytes_per_second),
+      measured("io_bytes_per_second", "B/s", s.io_bytes_per_second),
+      measured("large_operand_bytes", "B", s.large_operand_bytes),
+      measured("large_operand_factor", "", s.large_operand_factor),
+      measured("load_seconds", "s", s.load_seconds),
+      measured("watts_base", "W", s.watts_base),
+      measured("watts_per_tflops", "W s/TFLOP", s.watts_per_tflops),
+      measured("watts_per_gbps", "W s/GB", s.watts_per_gbps),
+      limit("max_axis", "", s.max_axis, axes),
+      limit("max_channels", "", s.max_channels, axes),
+      limit("max_matmul_axis", "", s.max_matmul_axis, axes),
+      limit("max_program_weight_bytes", "B", s.max_program_weight_bytes,
+            "published: 1.2 GB fell back to the CPU on M2 Ultra (the paper)"),
+      limit("max_programs", "", s.max_programs, "published: 119 compiles, 126 loaded programs a process (ORION)"),
+      limit("max_resident_bytes", "B", s.max_resident_bytes,
+            s.name == "m1"             ? "published: address window of 3.5 GiB (eiln/ane)"
+            : s.name.starts_with("m2") ? "published: address window of 34 GB"
+                                       : "assumed: as M2"),
+      limit("last_axis_multiple", "", s.last_axis_multiple,
+            "published: the last axis should be a multiple of 32 (64 bytes of fp16)"),
+      limit("streams_int8", "", s.streams_int8 ? 1 : 0,
+            s.streams_int8 ? "published: affine int8 weights stream from M2 on (ane-guide)"
+                           : "published: affine int8 weights unfold to fp16 on M1 (ane-guide)"),
+      measured("cpu_flops_per_second", "FLOP/s", s.cpu_flops_per_second),
+      measured("cpu_bytes_per_second", "B/s", s.cpu_bytes_per_second),
+      measured("cpu_watts", "W", s.cpu_watts),
+      measured("copy_bytes_per_second", "B/s", s.copy_bytes_per_second),
+  };
+}
+
+std::string SpecHash(const NpuSpec& spec) {
+  ContentHash hash;
+  hash.Add(spec.name);
+  for (const SpecNumber& number : Numbers(spec)) {
+    hash.Add(number.name);
+    hash.Add(std::bit_cast<uint64_t>(number.value));
+  }
+  return hash.Hex();
+}
+
+std::string SpecNames() {
+  std::string names;
+  for (const NpuSpec& spec : Table()) names += fmt::format("{}{}", names.empty() ? "" : ", ", spec.name);
+  return names;
+}
+
 Result<const NpuSpec*> FindSpec(std::string_view name) {
-  std::string known;
   for (const NpuSpec& spec : Table()) {
     if (spec.name == name) return &spec;
-    known += (known.empty() ? "" : ", ") + std::string(spec.name);
   }
-  return MakeError(Code::kNotFound, "npu: no spec named '{}', wanted one of {}", name, known);
+  return MakeError(Code::kNotFound, "npu: no spec named '{}', wanted one of {}", name, SpecNames());
 }
 
 }  // namespace npumoe

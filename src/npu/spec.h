@@ -59,6 +59,21 @@ struct NpuSpec {
 // "m1", "m2-max", "m2-ultra", "m3-max", "m4", "m4-max", "m5", "m5-pro".
 std::span<const NpuSpec> AllSpecs();
 
+// One number of a spec by its field's name.
+struct SpecNumber {
+  std::string_view name, unit;  // "weight_bytes_per_second", "B/s"; no unit for a count or a factor
+  double value = 0;
+  std::string_view source;
+};
+
+// Every number, in the order of the fields.
+std::vector<SpecNumber> Numbers(const NpuSpec& spec);
+
+// 32 hex digits that change with the name and with any number: what a plan was priced for.
+std::string SpecHash(const NpuSpec& spec);
+
+std::string SpecNames();  // "m1, m2-max, ..."
+
 // kNotFound lists the known names.
 Result<const NpuSpec*> FindSpec(std::string_view name);
 

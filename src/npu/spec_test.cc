@@ -10,21 +10,51 @@ namespace {
 
 TEST(NpuSpec, EveryNumberSaysWhereItComesFrom) {
   for (const NpuSpec& s : AllSpecs()) {
-    for (const Sourced* number :
-         {&s.dispatch_seconds, &s.wake_seconds, &s.idle_seconds, &s.flops_per_second, &s.int8_speedup,
-          &s.weight_bytes_per_second, &s.io_bytes_per_second, &s.large_operand_bytes, &s.large_operand_factor,
-          &s.load_seconds, &s.watts_base, &s.watts_per_tflops, &s.watts_per_gbps, &s.cpu_flops_per_second,
-          &s.cpu_bytes_per_second, &s.cpu_watts, &s.copy_bytes_per_second}) {
-      EXPECT_GT(number->value, 0) << s.name << " " << number->source;
-      const std::string source(number->source);
+    for (const SpecNumber& number : Numbers(s)) {
+      EXPECT_TRUE(number.value > 0 || number.name == "streams_int8") << s.name << " " << number.name;
+      const std::string source(number.source);
       EXPECT_TRUE(source.starts_with("published") || source.starts_with("derived") || source.starts_with("assumed"))
-          << s.name << " '" << source << "'";
-    }
-    for (const size_t limit : {s.max_axis, s.max_channels, s.max_matmul_axis, s.max_program_weight_bytes,
-                               s.max_programs, s.max_resident_bytes, s.last_axis_multiple}) {
-      EXPECT_GT(limit, 0u) << s.name;
+          << s.name << " " << number.name << " '" << source << "'";
     }
   }
+}
+
+TEST(SpecHash, ChangesWithEveryNumber) {
+  const NpuSpec& spec = AllSpecs()[1];
+  const std::string hash = SpecHash(spec);
+  EXPECT_EQ(hash.size(), 32u);
+  size_t changed = 0;
+  const auto expect_other = [&](const NpuSpec& other) {
+    EXPECT_NE(SpecHash(other), hash);
+    ++changed;
+  };
+  for (Sourced NpuSpec::*const field :
+       {&NpuSpec::dispatch_seconds, &NpuSpec::wake_seconds, &NpuSpec::idle_seconds, &NpuSpec::flops_per_second,
+        &NpuSpec::int8_speedup, &NpuSpec::weight_bytes_per_second, &NpuSpec::io_bytes_per_second,
+        &NpuSpec::large_operand_bytes, &NpuSpec::large_operand_factor, &NpuSpec::load_seconds, &NpuSpec::watts_base,
+        &NpuSpec::watts_per_tflops, &NpuSpec::watts_per_gbps, &NpuSpec::cpu_flops_per_second,
+        &NpuSpec::cpu_bytes_per_second, &NpuSpec::cpu_watts, &NpuSpec::copy_bytes_per_second}) {
+    NpuSpec other = spec;
+    (other.*field).value *= 1.001;
+    expect_other(other);
+  }
+  for (size_t NpuSpec::*const field :
+       {&NpuSpec::max_axis, &NpuSpec::max_channels, &NpuSpec::max_matmul_axis, &NpuSpec::max_program_weight_bytes,
+        &NpuSpec::max_programs, &NpuSpec::max_resident_bytes, &NpuSpec::last_axis_multiple}) {
+    NpuSpec other = spec;
+    ++(other.*field);
+    expect_other(other);
+  }
+  NpuSpec other = spec;
+  other.streams_int8 = !other.streams_int8;
+  expect_other(other);
+  other = spec;
+  ++other.n_dies;
+  expect_other(other);
+  EXPECT_EQ(changed, Numbers(spec).size());  // a field that is new is a number that is hashed
+  other = spec;
+  other.name = "m9";
+  EXPECT_NE(SpecHash(other), hash);
 }
 
 TEST(FindSpec, KnowsTheMachinesAndListsThemOtherwise) {
