@@ -11,97 +11,116 @@ namespace {
 // Twenty halvings of the price leave a millionth of its range.
 constexpr int kPriceSteps = 20;
 
-struct Option {
-  uint32_t index = kSkipGroup;
-  double npu = 0, cpu = 0;
-};
-
+// Works on a group's options by their place: 0 is the CPU, i + 1 is capacity i.
 class Chooser {
  public:
-  Chooser(const LayerPlan& layer, std::span<const uint32_t> loads, std::span<const GroupTimes> groups,
-          const CpuTimes& cpu, bool spill)
-      : layer_(layer), loads_(loads), groups_(groups), cpu_(cpu), spill_(spill) {}
+  Chooser(double fixed_cpu, RunChoice& choice) : fixed_cpu_(fixed_cpu), choice_(choice) {}
 
-  bool HasLoad(size_t group) const {
-    const auto& experts = layer_.groups[group].experts;
-    return std::any_of(experts.begin(), experts.end(), [&](uint32_t expert) { return loads_[expert] > 0; });
-  }
-
-  Option AtCapacity(size_t group, uint32_t index) const {
-    const uint32_t capacity = layer_.groups[group].capacities[index];
-    Option option{index, groups_[group].npu_seconds[index], 0};
-    if (!spill_) return option;
-    for (const uint32_t expert : layer_.groups[group].experts) {
-      option.cpu += cpu_.Of(loads_[expert] - std::min(loads_[expert], capacity));
+  // Costs of all options. A group that nobody was routed to has none.
+  void Tabulate(const LayerPlan& layer, std::span<const uint32_t> loads, std::span<const GroupTimes> groups,
+                const CpuTimes& cpu, bool spill) {
+    choice_.options.clear();
+    choice_.option_begin.assign(1, 0);
+    for (size_t group = 0; group < groups.size(); ++group) {
+      AddOptions(layer.groups[group], loads, groups[group].npu_seconds, cpu, spill);
+      choice_.option_begin.push_back(static_cast<uint32_t>(choice_.options.size()));
     }
-    return option;
   }
 
-  Option OnCpu(size_t group) const {
-    Option option{kGroupOnCpu, 0, 0};
-    for (const uint32_t expert : layer_.groups[group].experts) option.cpu += cpu_.Of(loads_[expert]);
-    return option;
-  }
-
-  // The option with the least price * npu + (1 - price) * cpu; the first of equals.
-  Option Best(size_t group, double price) const {
-    Option best = OnCpu(group);
-    double best_cost = (1 - price) * best.cpu;
-    for (uint32_t i = 0; i < layer_.groups[group].capacities.size(); ++i) {
-      const Option option = AtCapacity(group, i);
-      const double cost = price * option.npu + (1 - price) * option.cpu;
-      if (cost < best_cost) best = option, best_cost = cost;
+  // The group's last option: its largest capacity, or the CPU if there is none.
+  void TakeLargest() {
+    Restart();
+    for (size_t group = 0; group < choice_.capacity_index.size(); ++group) {
+      const auto options = Options(group);
+      if (!options.empty()) Take(group, options.size() - 1);
     }
-    return best;
   }
 
-  // Fills `choice` with everyone's best at `price`; returns the longer side's seconds.
-  double Fill(double price, double fixed_cpu, RunChoice& choice) const {
-    choice.npu_seconds = 0;
-    choice.cpu_seconds = fixed_cpu;
-    for (size_t group = 0; group < groups_.size(); ++group) {
-      const Option option = HasLoad(group) ? Best(group, price) : Option{};
-      choice.capacity_index[group] = option.index;
-      choice.npu_seconds += option.npu;
-      choice.cpu_seconds += option.cpu;
+  // Everyone's option with the least price * npu + (1 - price) * cpu, the first of equals. Returns the longer side's
+  // seconds.
+  double TakeCheapest(double price) {
+    Restart();
+    for (size_t group = 0; group < choice_.capacity_index.size(); ++group) {
+      const auto options = Options(group);
+      if (options.empty()) continue;
+      size_t best = 0;
+      double best_cost = 0;
+      for (size_t i = 0; i < options.size(); ++i) {
+        const double cost = price * options[i].npu + (1 - price) * options[i].cpu;
+        if (i == 0 || cost < best_cost) best = i, best_cost = cost;
+      }
+      Take(group, best);
     }
-    return std::max(choice.npu_seconds, choice.cpu_seconds);
+    return std::max(choice_.npu_seconds, choice_.cpu_seconds);
   }
 
   // Moves one group at a time to whatever shortens the longer side, until nothing does.
-  void Flip(RunChoice& choice) const {
+  void Flip() {
     for (bool moved = true; moved;) {
       moved = false;
-      for (size_t group = 0; group < groups_.size(); ++group) {
-        const uint32_t now = choice.capacity_index[group];
-        if (now == kSkipGroup) continue;
-        const Option old = now == kGroupOnCpu ? OnCpu(group) : AtCapacity(group, now);
-        const auto try_option = [&](const Option& option) {
-          const double npu = choice.npu_seconds - old.npu + option.npu;
-          const double cpu = choice.cpu_seconds - old.cpu + option.cpu;
-          const double before = std::max(choice.npu_seconds, choice.cpu_seconds);
-          // A hair's breadth of gain is asked for, so that rounding cannot make this loop for ever.
-          if (std::max(npu, cpu) >= before * (1 - 1e-9)) return false;
-          choice.capacity_index[group] = option.index;
-          choice.npu_seconds = npu;
-          choice.cpu_seconds = cpu;
-          return true;
-        };
-        bool taken = now != kGroupOnCpu && try_option(OnCpu(group));
-        for (uint32_t i = 0; i < layer_.groups[group].capacities.size() && !taken; ++i) {
-          if (i != now) taken = try_option(AtCapacity(group, i));
-        }
-        moved = moved || taken;
-      }
+      for (size_t group = 0; group < choice_.capacity_index.size(); ++group) moved = FlipOne(group) || moved;
     }
   }
 
  private:
-  const LayerPlan& layer_;
-  std::span<const uint32_t> loads_;
-  std::span<const GroupTimes> groups_;
-  const CpuTimes& cpu_;
-  bool spill_;
+  void AddOptions(const ExpertGroup& group, std::span<const uint32_t> loads, std::span<const double> npu_seconds,
+                  const CpuTimes& cpu, bool spill) {
+    RunOption on_cpu;
+    bool has_load = false;
+    for (const uint32_t expert : group.experts) {
+      on_cpu.cpu += cpu.Of(loads[expert]);
+      has_load = has_load || loads[expert] > 0;
+    }
+    if (!has_load) return;
+    choice_.options.push_back(on_cpu);
+    for (size_t i = 0; i < std::min(npu_seconds.size(), group.capacities.size()); ++i) {
+      RunOption option{npu_seconds[i], 0};
+      for (const uint32_t expert : group.experts) {
+        if (!spill) break;
+        option.cpu += cpu.Of(loads[expert] - std::min(loads[expert], group.capacities[i]));
+      }
+      choice_.options.push_back(option);
+    }
+  }
+
+  std::span<const RunOption> Options(size_t group) const {
+    return std::span(choice_.options)
+        .subspan(choice_.option_begin[group], choice_.option_begin[group + 1] - choice_.option_begin[group]);
+  }
+
+  void Restart() {
+    std::fill(choice_.capacity_index.begin(), choice_.capacity_index.end(), kSkipGroup);
+    choice_.npu_seconds = 0;
+    choice_.cpu_seconds = fixed_cpu_;
+  }
+
+  void Take(size_t group, size_t option) {
+    choice_.capacity_index[group] = option == 0 ? kGroupOnCpu : static_cast<uint32_t>(option - 1);
+    choice_.npu_seconds += Options(group)[option].npu;
+    choice_.cpu_seconds += Options(group)[option].cpu;
+  }
+
+  bool FlipOne(size_t group) {
+    const auto options = Options(group);
+    if (options.empty()) return false;
+    const uint32_t index = choice_.capacity_index[group];
+    const size_t now = index == kGroupOnCpu ? 0 : size_t{index} + 1;
+    // A hair's breadth of gain is asked for, so that rounding cannot make this loop for ever.
+    const double wanted = std::max(choice_.npu_seconds, choice_.cpu_seconds) * (1 - 1e-9);
+    for (size_t i = 0; i < options.size(); ++i) {
+      const double npu = choice_.npu_seconds - options[now].npu + options[i].npu;
+      const double cpu = choice_.cpu_seconds - options[now].cpu + options[i].cpu;
+      if (i == now || std::max(npu, cpu) >= wanted) continue;
+      choice_.capacity_index[group] = i == 0 ? kGroupOnCpu : static_cast<uint32_t>(i - 1);
+      choice_.npu_seconds = npu;
+      choice_.cpu_seconds = cpu;
+      return true;
+    }
+    return false;
+  }
+
+  double fixed_cpu_;  // seconds of the experts that the plan gave to the CPU
+  RunChoice& choice_;
 };
 
 }  // namespace
@@ -109,33 +128,22 @@ class Chooser {
 void ChooseRun(const LayerPlan& layer, std::span<const uint32_t> loads, std::span<const GroupTimes> groups,
                const CpuTimes& cpu, bool dynamic, bool spill, RunChoice& choice) {
   NM_DCHECK(groups.size() == layer.groups.size());
-  const Chooser chooser(layer, loads, groups, cpu, spill);
-  choice.capacity_index.assign(groups.size(), kSkipGroup);
-  double fixed_cpu = 0;  // experts that the plan gave to the CPU
+  choice.capacity_index.resize(groups.size());
+  double fixed_cpu = 0;
   for (const uint32_t expert : layer.cpu_experts) fixed_cpu += cpu.Of(loads[expert]);
-  if (!dynamic) {
-    choice.npu_seconds = 0;
-    choice.cpu_seconds = fixed_cpu;
-    for (size_t group = 0; group < groups.size(); ++group) {
-      if (!chooser.HasLoad(group)) continue;
-      const auto last = static_cast<uint32_t>(layer.groups[group].capacities.size() - 1);
-      const Option option = chooser.AtCapacity(group, last);
-      choice.capacity_index[group] = last;
-      choice.npu_seconds += option.npu;
-      choice.cpu_seconds += option.cpu;
-    }
-    return;
-  }
+  Chooser chooser(fixed_cpu, choice);
+  chooser.Tabulate(layer, loads, groups, cpu, spill);
+  if (!dynamic) return chooser.TakeLargest();
   double low = 0, high = 1, best_price = 0.5, best = -1;
   for (int step = 0; step < kPriceSteps; ++step) {
     const double price = (low + high) / 2;
-    const double span = chooser.Fill(price, fixed_cpu, choice);
+    const double span = chooser.TakeCheapest(price);
     if (best < 0 || span < best) best = span, best_price = price;
     // A longer NPU side means NPU time was too cheap.
     (choice.npu_seconds > choice.cpu_seconds ? low : high) = price;
   }
-  chooser.Fill(best_price, fixed_cpu, choice);
-  chooser.Flip(choice);
+  chooser.TakeCheapest(best_price);
+  chooser.Flip();
 }
 
 }  // namespace npumoe

@@ -16,7 +16,8 @@ inline constexpr uint32_t kGroupOnCpu = UINT32_MAX - 1;
 
 // Seconds that the two sides need, as the cost model sees them. Borrowed tables, made once per plan.
 struct GroupTimes {
-  std::span<const double> npu_seconds;  // [capacities] one dispatch of the group's function
+  // [capacities] one dispatch of the group's function; empty: there is no program, so the CPU computes the group.
+  std::span<const double> npu_seconds;
 };
 struct CpuTimes {
   double seconds_per_row = 0;     // arithmetic of one row of one expert
@@ -28,15 +29,24 @@ struct CpuTimes {
   }
 };
 
+// What one way to run a group costs the two sides.
+struct RunOption {
+  double npu = 0, cpu = 0;  // seconds
+};
+
 struct RunChoice {
   std::vector<uint32_t> capacity_index;  // [groups] index into capacities, kSkipGroup or kGroupOnCpu
   double npu_seconds = 0, cpu_seconds = 0;
+
+  // Scratch of ChooseRun, kept so that later calls allocate nothing.
+  std::vector<RunOption> options;      // group after group: on the CPU, then each capacity; none without load
+  std::vector<uint32_t> option_begin;  // [groups + 1]
 };
 
 // Minimises max(NPU, CPU) seconds: for a price between the two sides every group picks its cheapest option alone; the
 // price is bisected, then single groups are flipped while that helps. With `dynamic` false every group runs at its
 // largest capacity (the static plan of the paper). `spill` says whether overflow costs CPU time (exact mode) or
-// nothing. Linear in groups; allocates only until `choice` has grown to the plan's size.
+// nothing. Every option's cost is worked out once. Allocates only until `choice` has grown to the plan's size.
 void ChooseRun(const LayerPlan& layer,
                std::span<const uint32_t> loads,  // [n_experts]
                std::span<const GroupTimes> groups, const CpuTimes& cpu, bool dynamic, bool spill, RunChoice& choice);

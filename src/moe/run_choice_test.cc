@@ -66,6 +66,28 @@ TEST(ChooseRun, CountsOverflowAsCpuTimeOnlyWhenItIsSpilled) {
   EXPECT_EQ(prune.capacity_index, (std::vector<uint32_t>{0, 0}));
 }
 
+TEST(ChooseRun, GroupWithoutAProgramGoesToTheCpu) {
+  for (const bool dynamic : {false, true}) {
+    Case c = Small({10, 10, 4, 0, 0});
+    c.times[0].clear();
+    const RunChoice choice = Choose(c, dynamic);
+    EXPECT_EQ(choice.capacity_index[0], kGroupOnCpu);
+    EXPECT_DOUBLE_EQ(choice.cpu_seconds, choice.capacity_index[1] == kGroupOnCpu ? 2.4 : 2.0);
+  }
+}
+
+TEST(ChooseRun, LeavesNothingBehindForTheNextCall) {
+  RunChoice choice;
+  const Case large = Small({10, 10, 1, 0, 3}), empty = Small({0, 0, 0, 0, 0});
+  ChooseRun(large.layer, large.loads, large.Groups(), large.cpu, true, true, choice);
+  ChooseRun(empty.layer, empty.loads, empty.Groups(), empty.cpu, true, true, choice);
+  EXPECT_EQ(choice.capacity_index, (std::vector<uint32_t>{kSkipGroup, kSkipGroup}));
+  EXPECT_EQ(choice.npu_seconds, 0);
+  EXPECT_EQ(choice.cpu_seconds, 0);
+  ChooseRun(large.layer, large.loads, large.Groups(), large.cpu, true, true, choice);
+  EXPECT_EQ(choice.capacity_index, Choose(large).capacity_index);
+}
+
 // Every combination of options, for the best longer side.
 double Enumerate(const Case& c) {
   const size_t n = c.layer.groups.size();
