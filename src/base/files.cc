@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "npumoe/files.h"
 
 namespace npumoe {
 
@@ -52,6 +53,15 @@ Status WriteFileAtomic(const std::string& path, std::string_view bytes) {
   NM_TRY_VAR(AtomicFile file, AtomicFile::Create(path));
   NM_TRY(file.Append(bytes));
   return file.Commit();
+}
+
+Status WriteOutputFile(const std::string& path, std::string_view bytes) {
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  // An error (the folder exists, or its parent does not) shows when the file is made.
+  const bool made = !folder.empty() && ::mkdir(folder.c_str(), 0777) == 0;
+  const Status written = WriteFileAtomic(path, bytes);
+  if (!written.ok() && made) ::rmdir(folder.c_str());
+  return written;
 }
 
 Result<AtomicFile> AtomicFile::Create(const std::string& path) {

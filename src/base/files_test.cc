@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "base/mapped_file.h"
+#include "npumoe/files.h"
 
 namespace npumoe {
 namespace {
@@ -86,6 +87,17 @@ TEST_F(Files, WritingWhereNothingCanBeIsAnError) {
   // The rename fails: a folder stands at the path.
   fs::create_directory(Path("folder"));
   EXPECT_FALSE(WriteFileAtomic(Path("folder"), "a").ok());
+  EXPECT_EQ(Count(), 1u);
+}
+
+TEST_F(Files, AnOutputFilesFolderIsMadeButNotTwo) {
+  ASSERT_TRUE(WriteOutputFile(Path("x.npumoe/plan.json"), "a").ok());
+  ASSERT_TRUE(WriteOutputFile(Path("x.npumoe/plan.json"), "b").ok());
+  EXPECT_EQ(ReadFile(Path("x.npumoe/plan.json")).value(), "b");
+  EXPECT_FALSE(WriteOutputFile(Path("y/z/plan.json"), "a").ok());
+  EXPECT_EQ(Count(), 1u);
+  // A write that fails takes the folder away again: the name is too long for any file.
+  EXPECT_FALSE(WriteOutputFile((folder_ / "w" / std::string(300, 'n')).string(), "a").ok());
   EXPECT_EQ(Count(), 1u);
 }
 
