@@ -10,6 +10,7 @@ namespace npumoe {
 int RunInfo(const std::vector<std::string>& args);
 int RunRun(const std::vector<std::string>& args);
 int RunChat(const std::vector<std::string>& args);
+int RunEval(const std::vector<std::string>& args);
 int RunBench(const std::vector<std::string>& args);
 int RunMakeModel(const std::vector<std::string>& args);
 

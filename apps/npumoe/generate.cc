@@ -6,43 +6,11 @@
 #include <algorithm>
 
 #include "apps/npumoe/console.h"
+#include "apps/npumoe/progress.h"
 #include "apps/npumoe/text.h"
 
 namespace npumoe {
 namespace {
-
-constexpr double kQuietSeconds = 1.0;  // a prompt read faster than this shows no progress
-
-// Shows how far a prompt is read: one line that is redrawn on a terminal, a line per tenth elsewhere.
-class PromptProgress {
- public:
-  // `kept_tokens` stand in the session already; the counts it is told include them, the ones it shows do not.
-  explicit PromptProgress(size_t kept_tokens) : kept_(kept_tokens), start_(Now()), terminal_(StderrIsTerminal()) {}
-  ~PromptProgress() {
-    if (drawn_) WriteErr("\r\033[K");
-  }
-  PromptProgress(const PromptProgress&) = delete;
-  PromptProgress& operator=(const PromptProgress&) = delete;
-
-  void Show(size_t done_tokens, size_t total_tokens) {
-    const double elapsed = Now() - start_;
-    const size_t done = std::max(done_tokens, kept_) - kept_, total = std::max(total_tokens, kept_ + 1) - kept_;
-    const size_t tenth = done * 10 / total;
-    if (elapsed < kQuietSeconds || (!terminal_ && tenth < next_tenth_)) return;
-    next_tenth_ = tenth + 1;
-    const std::string line = fmt::format("prompt: {} of {} tokens ({} %), {:.1f} t/s", done, total, done * 100 / total,
-                                         static_cast<double>(done) / elapsed);
-    WriteErr(terminal_ ? "\r" + line + "\033[K" : "npumoe: " + line + "\n");
-    drawn_ = terminal_;
-  }
-
- private:
-  const size_t kept_;
-  const double start_;
-  const bool terminal_;
-  size_t next_tenth_ = 0;  // off a terminal: the first line comes after a second, the others per tenth
-  bool drawn_ = false;
-};
 
 // The bytes a token adds to the text. The first one after a SentencePiece prompt depends on what stands before it.
 std::string FirstPiece(const Engine& engine, const Session& session, int32_t token, const GenerateOptions& options) {
@@ -123,9 +91,11 @@ Result<Generation> Generate(const Engine& engine, Session& session, Sampler& sam
   Generation out;
   const double start = Now();
   {
-    PromptProgress progress(session.tokens().size());
+    Progress progress("prompt");
+    // Tokens that stood in the session already are in the counts, and not in what is shown.
+    const size_t kept = session.tokens().size();
     const Status appended = session.Append(prompt, [&](size_t done_tokens, size_t total_tokens) {
-      progress.Show(done_tokens, total_tokens);
+      progress.Show(std::max(done_tokens, kept) - kept, total_tokens - kept);
       return !Interrupted();
     });
     if (!appended && appended.error().code == Code::kCancelled) {

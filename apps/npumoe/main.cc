@@ -26,12 +26,13 @@ constexpr Command kCommands[] = {
     {"run", RunRun, "continue a prompt and print the text as it comes"},
     {"chat", RunChat, "talk with a model"},
     {"info", RunInfo, "show what is in model files"},
+    {"eval", RunEval, "perplexity of a text, and what an NPU changes"},
     {"bench", RunBench, "measure prompt and generation speed"},
     {"make-model", RunMakeModel, "write a model with random weights, for tests and benchmarks"},
 };
 
 std::string Usage() {
-  std::string text = "npumoe runs Mixture-of-Experts language models on the CPU.\n\nUsage: npumoe COMMAND [FLAGS]\n\n";
+  std::string text = "npumoe runs Mixture-of-Experts language models on the CPU and a static-graph NPU.\n\nUsage: npumoe COMMAND [FLAGS]\n\n";
   for (const Command& command : kCommands) text += fmt::format("  {:<11} {}\n", command.name, command.purpose);
   return text +
          "\n'npumoe COMMAND --help' shows the flags of a command, 'npumoe --version' the build.\n"

@@ -11,8 +11,11 @@
 #include "apps/npumoe/console.h"
 #include "apps/npumoe/flags.h"
 #include "apps/npumoe/generate.h"
+#include "apps/npumoe/npu_flags.h"
+#include "apps/npumoe/npu_report.h"
 #include "apps/npumoe/text.h"
 #include "npumoe/engine.h"
+#include "npumoe/files.h"
 
 namespace npumoe {
 namespace {
@@ -22,6 +25,7 @@ constexpr size_t kMaxPromptBytes = size_t{64} << 20;  // far above any context; 
 struct RunFlags {
   EngineFlags engine;
   SamplerFlags sampler;
+  NpuFlags npu;
   std::string prompt, prompt_file, system_prompt, chat_template;
   int64_t max_tokens = -1;
   bool escape = true, parse_special = false, chat = false;
@@ -62,6 +66,7 @@ struct RunFlags {
     app.add_flag("--stats", stats, "print speeds and memory on stderr at the end")->group(output);
     app.add_flag("--json", json, "print one JSON object at the end instead of the text")->group(output);
     sampler.AddTo(app);
+    npu.AddTo(app);
   }
 };
 
@@ -142,6 +147,7 @@ std::string ToJson(const Generation& generation, const Prompt& prompt, const Ses
                     {"scratch_bytes", memory.scratch},
                     {"bound_bytes", memory.Bound()},
                     {"peak_resident_bytes", memory.peak_resident}};
+  if (!session.report().npu.empty()) json["npu"] = NpuReportJson(session.report());
   return json.dump(2) + "\n";
 }
 
@@ -172,6 +178,11 @@ int Answer(const RunFlags& flags, Engine& engine, const Prompt& prompt) {
     Note(fmt::format("stopped: the context of {} tokens is full (-c sets it)", engine.options().context_tokens));
   }
   if (flags.stats) WriteErr(FormatStats(*generation, session->memory(), params.seed));
+  if (flags.npu.wanted() && streams) PrintNpuReport(session->report(), flags.stats);
+  if (!flags.npu.trace_path().empty()) {
+    const Status traced = WriteOutputFile(flags.npu.trace_path(), session->TraceJson());
+    if (!traced) return FailWith(traced.error());
+  }
   return generation->reason == StopReason::kInterrupted ? kExitInterrupted : kExitDone;
 }
 
@@ -182,8 +193,9 @@ int RunRun(const std::vector<std::string>& args) {
   RunFlags flags;
   flags.AddTo(app);
   if (const auto exit_code = ParseFlags(app, args)) return *exit_code;
-  const auto options = flags.engine.Options();
+  auto options = flags.engine.Options();
   if (!options) return UsageError("run: " + options.error().message);
+  if (const Status filled = flags.npu.Fill(*options); !filled) return UsageError("run: " + filled.error().message);
   if (const Status known = CheckChatFormat(flags.chat_template); !known)
     return UsageError("run: " + known.error().message);
   CatchInterrupts();

@@ -25,13 +25,13 @@ struct CalibrateOptions {
 };
 
 struct LayerSkew {
-  uint32_t layer = 0;             // MoE layers only
-  double hottest_over_mean = 0;   // tokens of the hottest expert over the mean
-  double effective_experts = 0;   // exp(entropy of popularity)
-  uint32_t unseen = 0;            // experts no token chose
-  double half_distance = 0;       // total variation between two halves of the text, 0 (same) to 1
-  double source_distance = 0;     // largest between two texts; 0 with one text
-  float largest_activation = 0;   // fp16 holds up to 65,504
+  uint32_t layer = 0;            // MoE layers only
+  double hottest_over_mean = 0;  // tokens of the hottest expert over the mean
+  double effective_experts = 0;  // exp(entropy of popularity)
+  uint32_t unseen = 0;           // experts no token chose
+  double half_distance = 0;      // total variation between two halves of the text, 0 (same) to 1
+  double source_distance = 0;    // largest between two texts; 0 with one text
+  float largest_activation = 0;  // fp16 holds up to 65,504
 };
 
 struct CalibrationReport {

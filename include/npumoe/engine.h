@@ -25,6 +25,7 @@ struct NpuOptions {
   std::string device;      // "sim:m2-max": a simulated NPU, computes here and keeps a virtual clock; empty = CPU only
   std::string plan_path;   // empty = the model's own plan (SidecarPath) when it has one for this NPU, or else made now
   std::string stats_path;  // routing statistics that the plan must stand on; empty = the model's own, if there are any
+  bool make_plan = false;  // make one from `plan` even when the model has its own
   PlanOptions plan;        // for a plan made now; its npu is the device's
   std::string mode;        // overrides the plan's overflow mode; empty = the plan's
 };

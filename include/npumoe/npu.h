@@ -11,15 +11,15 @@ namespace npumoe {
 
 // Counters of one kind of stage of one layer. Seconds are simulated or real as RunReport::simulated says.
 struct StageReport {
-  uint64_t programs = 0;       // compiled for this stage
-  uint64_t loads = 0;          // programs loaded again after they had to make room
-  uint64_t dispatches = 0;     // runs of a program
-  uint64_t rows_used = 0;      // rows that carried a token through the NPU
-  uint64_t rows_padded = 0;    // rows of zeros beside them
-  uint64_t rows_cpu = 0;       // rows of experts or chunks that ran on the CPU
-  uint64_t rows_spilled = 0;   // overflow computed on the CPU
-  uint64_t rows_pruned = 0;    // overflow dropped by saliency
-  uint64_t rows_rerouted = 0;  // overflow given to another expert of the token; counted again where it ran
+  uint64_t programs = 0;                    // compiled for this stage
+  uint64_t loads = 0;                       // programs loaded again after they had to make room
+  uint64_t dispatches = 0;                  // runs of a program
+  uint64_t rows_used = 0;                   // rows that carried a token through the NPU
+  uint64_t rows_padded = 0;                 // rows of zeros beside them
+  uint64_t rows_cpu = 0;                    // rows of experts or chunks that ran on the CPU
+  uint64_t rows_spilled = 0;                // overflow computed on the CPU
+  uint64_t rows_pruned = 0;                 // overflow dropped by saliency
+  uint64_t rows_rerouted = 0;               // overflow given to another expert of the token; counted again where it ran
   double npu_seconds = 0, cpu_seconds = 0;  // busy
 
   StageReport& operator+=(const StageReport& other);

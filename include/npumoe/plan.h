@@ -21,7 +21,7 @@ struct PlanOptions {
   std::string placement = "ours";    // one of Placements()
   std::string mode = "exact";        // what happens to overflow: "exact", "prune", "reroute"
   std::string expert_weights = "fp16", attention_weights = "fp16";  // or "int8" per output channel
-  bool phimoe_llama_cpp = false;     // as in EngineOptions; a plan is for one reading of PhiMoE
+  bool phimoe_llama_cpp = false;  // as in EngineOptions; a plan is for one reading of PhiMoE
 };
 
 struct PlanDocument {
@@ -30,8 +30,8 @@ struct PlanDocument {
   std::string npu, placement;
   bool calibrated = true;  // false: no statistics were given, experts count as equally popular
   uint64_t n_programs = 0, program_bytes = 0;
-  uint64_t n_npu_experts = 0, n_cpu_experts = 0;  // of all layers
-  uint32_t batch_tokens = 0;                      // tokens whose experts run together
+  uint64_t n_npu_experts = 0, n_cpu_experts = 0;     // of all layers
+  uint32_t batch_tokens = 0;                         // tokens whose experts run together
   double expected_seconds = 0, expected_joules = 0;  // simulated, for one batch; see `reasons`
 };
 

@@ -74,8 +74,12 @@ Result<Opened> OpenAll(const std::string& path, const EngineOptions& options) {
 Result<Engine> Engine::Open(const std::string& path, const EngineOptions& options) {
   NM_TRY_VAR(Opened opened, OpenAll(path, options));
   NM_TRY_VAR(const EngineOptions filled, FillDefaults(options, opened.model.config()));
-  return Engine(
-      std::make_unique<Impl>(std::move(opened.model), std::move(opened.tokenizer), std::move(opened.info), filled));
+  std::optional<NpuSetup> setup;
+  if (!filled.npu.device.empty()) {
+    NM_TRY_VAR(setup, SetUpNpu(opened.model, filled));
+  }
+  return Engine(std::make_unique<Impl>(std::move(opened.model), std::move(opened.tokenizer), std::move(opened.info),
+                                       filled, std::move(setup)));
 }
 
 Result<ModelInfo> DescribeModel(const std::string& path, const EngineOptions& options) {
@@ -137,7 +141,10 @@ Result<std::vector<int32_t>> Engine::EncodeChat(std::span<const Message> message
 Result<Session> Engine::NewSession() {
   NM_TRY_VAR(KvCache kv,
              KvCache::Make(impl_->model.config(), KvDType(impl_->options.kv_type), impl_->options.context_tokens));
-  return Session(std::make_unique<Session::Impl>(*impl_, std::move(kv)));
+  auto session = std::make_unique<Session::Impl>(*impl_, std::move(kv));
+  session->report.plan = impl_->plan_source;
+  if (impl_->npu) session->report.npu = impl_->npu->spec().name;
+  return Session(std::move(session));
 }
 
 BuildInfo GetBuildInfo() {

@@ -2,10 +2,13 @@
 // What stands behind Engine and Session.
 #pragma once
 
+#include <memory>
+#include <optional>
 #include <vector>
 
 #include "engine/forward.h"
 #include "engine/kv_cache.h"
+#include "engine/npu_setup.h"
 #include "engine/system.h"
 #include "format/tokenizer.h"
 #include "model/weights.h"
@@ -14,12 +17,21 @@
 namespace npumoe {
 
 struct Engine::Impl {
-  Impl(Model m, Tokenizer t, ModelInfo i, const EngineOptions& o)
+  Impl(Model m, Tokenizer t, ModelInfo i, const EngineOptions& o, std::optional<NpuSetup> setup)
       : options(o),
         model(std::move(m)),
         tokenizer(std::move(t)),
         info(std::move(i)),
-        forward(model, options.n_threads, options.chunk_tokens) {}
+        forward(model, options.n_threads, LongestChunk(options, setup)) {
+    if (!setup) return;
+    plan_source = std::move(setup->plan_source);
+    npu = std::make_unique<NpuLayers>(model, std::move(setup->plan), std::move(setup->device), forward.compute(),
+                                      forward.attention(), forward.ffn());
+  }
+
+  static size_t LongestChunk(const EngineOptions& options, const std::optional<NpuSetup>& setup) {
+    return std::max<size_t>(options.chunk_tokens, setup ? BatchTokens(setup->plan, options.context_tokens) : 0);
+  }
 
   // Measured before the big allocations below; what the tokenizer and the file's header took is in it.
   const uint64_t program_bytes = PeakResidentBytes();
@@ -27,7 +39,9 @@ struct Engine::Impl {
   Model model;
   Tokenizer tokenizer;
   ModelInfo info;
-  Forward forward;  // borrows model
+  Forward forward;                 // borrows model
+  std::unique_ptr<NpuLayers> npu;  // borrows model and forward; null without an NPU
+  std::string plan_source;         // for reports
 };
 
 struct Session::Impl {
@@ -38,8 +52,10 @@ struct Session::Impl {
   // Brings the cache up to `tokens` + `added` and fills `out` as `rows` says; tokens itself is not changed.
   Status Advance(std::span<const int32_t> added, LogitRows rows, std::span<float> out, const ProgressFn& progress);
   Status CheckTokens(std::span<const int32_t> added) const;
+  Status Prefill(std::span<const int32_t> added, LogitRows rows, std::span<float> out, const ProgressFn& progress,
+                 NpuLayers* npu);
   Status RunSpan(std::span<const int32_t> ids, size_t first_position, LogitRows rows, std::span<float> out,
-                 const ProgressFn& progress, size_t n_total);
+                 const ProgressFn& progress, size_t n_total, NpuLayers* npu);
 
   Engine::Impl& engine;
   KvCache kv;
@@ -47,6 +63,8 @@ struct Session::Impl {
   std::vector<float> logits;  // [vocab_size]
   size_t n_cached = 0;        // leading tokens whose keys and values are in the cache
   bool cached_long = false;   // the cache was made with the long rope factors
+  RunReport report;
+  Trace trace;
 };
 
 }  // namespace npumoe

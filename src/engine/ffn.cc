@@ -111,9 +111,12 @@ Status Ffn::Route(size_t layer, const LayerWeights& weights, size_t n_tokens) {
     npumoe::Route(config_, {logits.Row(token), n_experts}, route_scratch_.Row(token),
                   std::span(experts_).subspan(token * top_k, top_k), std::span(weights_).subspan(token * top_k, top_k));
   });
-  BuildDispatch(std::span(experts_).first(n_tokens * top_k), std::span(weights_).first(n_tokens * top_k), top_k,
-                n_experts, dispatch_);
+  Redispatch(n_tokens);
   return Ok{};
+}
+
+void Ffn::Redispatch(size_t n_tokens) {
+  BuildDispatch(chosen_experts(n_tokens), chosen_weights(n_tokens), config_.top_k, config_.n_experts, dispatch_);
 }
 
 void Ffn::RunSlots(const LayerWeights& weights, MatView x, std::span<const SlotRange> ranges) {

@@ -38,6 +38,10 @@ class Ffn {
   MatView logits(size_t n_tokens) { return router_logits_.Rows(n_tokens); }  // [tokens, n_experts]
   Status Route(size_t layer, const LayerWeights& weights, size_t n_tokens);
   Dispatch& dispatch() { return dispatch_; }
+  // What Route chose, [tokens, top_k]; whoever changes it calls Redispatch.
+  std::span<uint32_t> chosen_experts(size_t n_tokens) { return std::span(experts_).first(n_tokens * config_.top_k); }
+  std::span<float> chosen_weights(size_t n_tokens) { return std::span(weights_).first(n_tokens * config_.top_k); }
+  void Redispatch(size_t n_tokens);
   void RunSlots(const LayerWeights& weights, MatView x, std::span<const SlotRange> ranges);  // ranges: [n_experts]
   std::span<float> SlotOutput(size_t slot) { return packed_out_.Row(slot); }                 // [dim]
   // y += weighted outputs of all slots, and the shared expert of x.

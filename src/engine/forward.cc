@@ -54,8 +54,9 @@ Status Forward::Run(std::span<const int32_t> tokens, size_t first_position, cons
   for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
     const LayerWeights& weights = weights_.layers[layer];
     if (npu != nullptr) {
-      NM_TRY(npu->Attention(layer, kv.Layer(layer), first_position, x, normed_.Rows(x.rows)));
+      npu->Attention(layer, kv.Layer(layer), first_position, x, normed_.Rows(x.rows));
     } else {
+      const RealZone zone(trace_, "attention", layer);
       NormRows(x, weights.attn_norm, weights.attn_norm_bias);
       attention_.Run(weights, kv.Layer(layer), first_position, normed_.Rows(x.rows), x);
     }
@@ -70,6 +71,7 @@ Status Forward::Run(std::span<const int32_t> tokens, size_t first_position, cons
     if (npu != nullptr && config_.IsMoeLayer(layer) && x.rows == tokens.size()) {
       NM_TRY(npu->Experts(layer, normed_.Rows(x.rows), x));
     } else {
+      const RealZone zone(npu == nullptr ? trace_ : nullptr, "feed-forward", layer);
       NM_TRY(ffn_.Run(layer, weights, normed_.Rows(x.rows), x));
     }
     if (!progress.LayerDone(tokens.size(), layer + 1, config_.n_layers))

@@ -11,6 +11,7 @@
 #include "engine/ffn.h"
 #include "engine/kv_cache.h"
 #include "engine/npu_layers.h"
+#include "engine/trace.h"
 #include "model/weights.h"
 #include "npumoe/engine.h"
 
@@ -48,6 +49,10 @@ class Forward {
   AttentionBlock& attention() { return attention_; }
   Ffn& ffn() { return ffn_; }
 
+  // From now on Run adds the layers' stages in real time to `trace`; nullptr ends it. Borrowed. A run with an NPU is
+  // not traced here: its own clock is.
+  void Record(Trace* trace) { trace_ = trace; }
+
   size_t scratch_bytes() const;
   size_t max_chunk_tokens() const { return max_chunk_tokens_; }
 
@@ -67,6 +72,7 @@ class Forward {
   Ffn ffn_;
   RopeTable short_rope_, long_rope_;
   RowBuffer x_, normed_;  // [tokens, dim]
+  Trace* trace_ = nullptr;
 };
 
 }  // namespace npumoe

@@ -24,16 +24,17 @@ Status Session::Impl::CheckTokens(std::span<const int32_t> added) const {
 }
 
 Status Session::Impl::RunSpan(std::span<const int32_t> ids, size_t first_position, LogitRows rows, std::span<float> out,
-                              const ProgressFn& progress, size_t n_total) {
+                              const ProgressFn& progress, size_t n_total, NpuLayers* npu) {
   const size_t vocab_size = engine.model.config().vocab_size;
+  const size_t chunk = npu != nullptr ? BatchTokens(npu->plan(), kv.capacity()) : engine.options.chunk_tokens;
   for (size_t begin = 0; begin < ids.size();) {
-    const size_t n = std::min(engine.forward.max_chunk_tokens(), ids.size() - begin);
+    const size_t n = std::min(chunk, ids.size() - begin);
     const bool last = begin + n == ids.size();
     const size_t position = first_position + begin;
     const LogitRows chunk_rows = rows == LogitRows::kLast && !last ? LogitRows::kNone : rows;
     const auto chunk_out = rows == LogitRows::kAll ? out.subspan(begin * vocab_size, n * vocab_size) : out;
     NM_TRY(engine.forward.Run(ids.subspan(begin, n), position, kv, cached_long, chunk_rows,
-                              {&progress, position, n_total}, chunk_out));
+                              {&progress, position, n_total}, chunk_out, npu));
     begin += n;
     n_cached = first_position + begin;
   }
@@ -43,6 +44,24 @@ Status Session::Impl::RunSpan(std::span<const int32_t> ids, size_t first_positio
 Status Session::Impl::Advance(std::span<const int32_t> added, LogitRows rows, std::span<float> out,
                               const ProgressFn& progress) {
   NM_TRY(CheckTokens(added));
+  // One token is decode, and that is the CPU's.
+  NpuLayers* const npu = added.size() > 1 ? engine.npu.get() : nullptr;
+  Trace* const recorded = engine.options.trace ? &trace : nullptr;
+  if (npu == nullptr) {
+    // Real time has no place in a trace of a virtual clock.
+    engine.forward.Record(engine.npu == nullptr ? recorded : nullptr);
+    const Status status = Prefill(added, rows, out, progress, nullptr);
+    engine.forward.Record(nullptr);
+    return status;
+  }
+  npu->BeginPrefill(report, recorded);
+  const Status status = Prefill(added, rows, out, progress, npu);
+  npu->EndPrefill(rows == LogitRows::kAll ? added.size() : 1);
+  return status;
+}
+
+Status Session::Impl::Prefill(std::span<const int32_t> added, LogitRows rows, std::span<float> out,
+                              const ProgressFn& progress, NpuLayers* npu) {
   const size_t n_total = tokens.size() + added.size();
   // LongRoPE turns every position by other angles once a sequence is longer than the original context: what was cached
   // with the other angles is computed again, so that the result depends on the tokens alone and not on how they came.
@@ -53,9 +72,9 @@ Status Session::Impl::Advance(std::span<const int32_t> added, LogitRows rows, st
   cached_long = needs_long;
   n_cached = std::min(n_cached, tokens.size());
   if (n_cached < tokens.size()) {
-    NM_TRY(RunSpan(std::span(tokens).subspan(n_cached), n_cached, LogitRows::kNone, {}, progress, n_total));
+    NM_TRY(RunSpan(std::span(tokens).subspan(n_cached), n_cached, LogitRows::kNone, {}, progress, n_total, npu));
   }
-  return RunSpan(added, tokens.size(), rows, out, progress, n_total);
+  return RunSpan(added, tokens.size(), rows, out, progress, n_total, npu);
 }
 
 Status Session::Append(std::span<const int32_t> tokens, const ProgressFn& progress) {
@@ -95,6 +114,13 @@ MemoryUse Session::memory() const {
                 impl_->tokens.capacity() * sizeof(int32_t);
   use.peak_resident = PeakResidentBytes();
   return use;
+}
+
+const RunReport& Session::report() const { return impl_->report; }
+
+std::string Session::TraceJson() const {
+  const NpuLayers* const npu = impl_->engine.npu.get();
+  return impl_->trace.ToJson(npu == nullptr ? std::string("real time") : fmt::format("simulated {}", npu->spec().name));
 }
 
 Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -65,19 +65,23 @@ std::vector<uint32_t> KvBuckets(const NpuSpec& spec, uint32_t chunk_tokens, uint
   return buckets;
 }
 
+double CpuAttentionSeconds(const ModelConfig& config, const NpuSpec& spec, bool moe_layer, double rows,
+                           double position) {
+  const double weight_bytes = ProjectionWeights(config, moe_layer) * kAssumedFileBytesPerWeight;
+  return CpuExpertCost(1, Flops(config, moe_layer, rows, position), weight_bytes, spec).seconds;
+}
+
 AttentionCost ExpectedAttentionCost(const ModelConfig& config, const NpuSpec& spec, AttentionPlace place,
                                     bool moe_layer, uint32_t chunk_tokens, uint32_t batch_tokens,
                                     std::span<const uint32_t> kv_buckets, WeightFormat format) {
   constexpr double kHalf = 2;  // bytes of fp16
   AttentionCost total;
-  const double chunk = chunk_tokens, weights = ProjectionWeights(config, moe_layer);
+  const double chunk = chunk_tokens;
   for (uint64_t position = 0; position < batch_tokens; position += chunk_tokens) {
     const auto bucket = std::lower_bound(kv_buckets.begin(), kv_buckets.end(), position);
     if (place == AttentionPlace::kCpu || bucket == kv_buckets.end()) {
       const double rows = static_cast<double>(std::min<uint64_t>(chunk_tokens, batch_tokens - position));
-      total.cpu_seconds += CpuExpertCost(1, Flops(config, moe_layer, rows, static_cast<double>(position)),
-                                         weights * kAssumedFileBytesPerWeight, spec)
-                               .seconds;
+      total.cpu_seconds += CpuAttentionSeconds(config, spec, moe_layer, rows, static_cast<double>(position));
       continue;
     }
     const double length = *bucket, q = static_cast<double>(QDim(config)), kv = static_cast<double>(KvDim(config));

@@ -26,6 +26,10 @@ std::string AttentionMisfit(const ModelConfig& config, const NpuSpec& spec, uint
 // 0 and chunk_tokens doubled up to the prompt's length, cut where cache and chunk together reach an axis limit.
 std::vector<uint32_t> KvBuckets(const NpuSpec& spec, uint32_t chunk_tokens, uint32_t prompt_tokens);
 
+// One layer's attention over `rows` positions on the CPU, `position` earlier ones in the cache, and its router.
+double CpuAttentionSeconds(const ModelConfig& config, const NpuSpec& spec, bool moe_layer, double rows,
+                           double position);
+
 // One layer's attention over `batch_tokens` from an empty cache, chunk by chunk: on the NPU in the smallest buckets (a
 // chunk beyond the last on the CPU), or all on the CPU.
 struct AttentionCost {

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 #include <string>
 #include <utility>
 
@@ -24,7 +23,7 @@ struct DieState {
   Nanos free_at = 0;    // end of the last dispatch
   Nanos loader_at = 0;  // end of the last load
   size_t n_programs = 0, resident_bytes = 0;
-  std::set<std::string, std::less<>> seen;  // keys that were loaded before
+  bool has_run = false;  // the first dispatch begins the prompt
 
   DieState(const NpuSpec& s, size_t n_threads) : spec(s), pool(n_threads) {}
 
@@ -35,6 +34,7 @@ struct DieState {
     const bool asleep = free_at > 0 && begin - free_at > ToNanos(spec.idle_seconds.value);
     const Nanos end = begin + ToNanos(cost.seconds + (asleep ? spec.wake_seconds.value : 0));
     free_at = end;
+    has_run = true;
     return {begin, end, cost.joules, /*simulated=*/true};
   }
 };
@@ -117,7 +117,7 @@ class SimulatedDevice final : public NpuDevice {
     const double load_seconds = die_.spec.load_seconds.value +
                                 static_cast<double>(graph.WeightBytes()) / die_.spec.weight_bytes_per_second.value;
     Nanos loaded_at = 0;
-    if (!die_.seen.emplace(key).second) {
+    if (die_.has_run) {
       loaded_at = die_.loader_at = std::max(die_.loader_at, die_.free_at) + ToNanos(load_seconds);
     }
     auto owned = std::make_unique<const Graph>(std::move(graph));

@@ -11,7 +11,9 @@
 namespace npumoe {
 
 // Time is virtual: it depends on the work and the spec alone, never on this machine. Loading a program costs nothing
-// the first time (programs are loaded before the prompt comes) and the spec's load time when it had been evicted.
+// before the first dispatch (what fits is loaded before the prompt comes) and the spec's load time later, in the
+// background: one load after the other, from the end of the last dispatch on. Compiling costs nothing: programs are
+// compiled once and kept on disk.
 // `n_threads` compute; results do not depend on it.
 std::unique_ptr<NpuDevice> MakeSimulatedDevice(const NpuSpec& spec, size_t n_threads);
 

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/npumoe/npu_flags.h"
+
+#include <fmt/core.h>
+
+#include "apps/npumoe/console.h"
+#include "apps/npumoe/flags.h"
+#include "apps/npumoe/npu_report.h"
+#include "apps/npumoe/text.h"
+
+namespace npumoe {
+
+void NpuFlags::AddTo(CLI::App& app) {
+  const std::string group = "NPU";
+  auto* device = app.add_option("--npu", npu_.device,
+                                "prompts run on this NPU: sim:NAME simulates one ('npumoe doctor' lists them)");
+  BindEnvironment(device->take_last()->group(group), "NPU");
+  plan_ = app.add_option("--plan", npu_.plan_path, "plan to run; default: the model's own, or one made now");
+  stats_ =
+      app.add_option("--routing-stats", npu_.stats_path, "what 'npumoe calibrate' wrote; default: the model's own");
+  placement_ = app.add_option("--placement", npu_.plan.placement, "for a plan made now: ours, cpu, naive, anemll, ...");
+  objective_ = app.add_option("--objective", npu_.plan.objective, "for a plan made now: time, energy or edp");
+  chunk_ = app.add_option("--npu-chunk", npu_.plan.chunk_tokens, "for a plan made now: tokens of an attention dispatch")
+               ->check(CLI::Range(1u, kMaxChunkTokens));
+  batch_ = app.add_option("--moe-batch", npu_.plan.moe_batch_tokens,
+                          "for a plan made now: tokens whose experts run together")
+               ->check(CLI::Range(1u, kMaxChunkTokens));
+  overflow_ = app.add_option("--overflow", npu_.mode,
+                             "rows above a capacity: exact computes them on the CPU, prune drops them, reroute gives "
+                             "them to other experts; default: the plan's");
+  for (CLI::Option* option : {plan_, stats_, placement_, objective_, chunk_, batch_, overflow_}) {
+    option->take_last()->group(group);
+  }
+  app.add_option("--trace", trace_path_, "write what ran where and when, for Perfetto")->take_last()->group(group);
+}
+
+Status NpuFlags::Fill(EngineOptions& options) const {
+  for (const CLI::Option* option : {plan_, stats_, placement_, objective_, chunk_, batch_, overflow_}) {
+    if (option->count() == 0) continue;
+    if (!wanted()) return Error{Code::kInvalidArgument, option->get_name() + ": wants --npu too"};
+    const bool is_making = option != plan_ && option != stats_ && option != overflow_;
+    if (is_making && plan_->count() > 0) {
+      return Error{Code::kInvalidArgument, option->get_name() + " and --plan: the plan says it already"};
+    }
+  }
+  options.npu = npu_;
+  // Asked for a plan of this kind: the model's own is not it.
+  options.npu.make_plan = placement_->count() + objective_->count() + chunk_->count() + batch_->count() > 0;
+  options.trace = !trace_path_.empty();
+  return Ok{};
+}
+
+void PrintNpuReport(const RunReport& report, bool whole) {
+  if (whole) {
+    WriteErr(FormatNpuReport(report));
+    return;
+  }
+  Note(NpuSummary(report));
+  for (const auto& [reason, times] : report.fallbacks) {
+    Note(fmt::format("note: fell back to the CPU {} x: {}", times, OneLine(reason)));
+  }
+}
+
+}  // namespace npumoe

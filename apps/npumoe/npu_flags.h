@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// Flags of commands that can run prompts on an NPU.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+#include "npumoe/engine.h"
+
+namespace npumoe {
+
+class NpuFlags {
+ public:
+  void AddTo(CLI::App& app);
+  // Adds what was asked for to `options`. kInvalidArgument when a flag needs --npu and that is missing.
+  Status Fill(EngineOptions& options) const;
+
+  bool wanted() const { return !npu_.device.empty(); }
+  const std::string& trace_path() const { return trace_path_; }
+
+ private:
+  NpuOptions npu_;
+  std::string trace_path_;
+  CLI::Option *plan_ = nullptr, *stats_ = nullptr, *placement_ = nullptr, *objective_ = nullptr, *chunk_ = nullptr,
+              *batch_ = nullptr, *overflow_ = nullptr;
+};
+
+// Says on stderr what the NPU did: one line, or with `whole` the table; fallbacks always.
+void PrintNpuReport(const RunReport& report, bool whole);
+
+}  // namespace npumoe

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/npu_attention.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "base/check.h"
+#include "kernels/columns.h"
+#include "moe/attention_plan.h"
+#include "moe/stage_graph.h"
+#include "tensor/float16.h"
+
+namespace npumoe {
+namespace {
+
+enum Input { kX, kCos, kSin, kMask, kKeyCache, kValueCache };
+enum Output { kDelta, kKeys, kValues, kRouter };
+
+}  // namespace
+
+NpuAttention::NpuAttention(const Model& model, const Plan& plan, NpuPrograms& programs, RunClock& clock,
+                           Compute& compute, AttentionBlock& attention, Ffn& ffn)
+    : model_(model),
+      config_(model.config()),
+      plan_(plan),
+      programs_(programs),
+      clock_(clock),
+      compute_(compute),
+      attention_(attention),
+      ffn_(ffn),
+      permutation_(HeadPermutation(config_)),
+      row_k_(size_t{config_.n_kv_heads} * config_.head_dim),
+      row_v_(row_k_.size()) {
+  std::vector<uint32_t> identity(permutation_.size());
+  std::iota(identity.begin(), identity.end(), 0u);
+  permutes_ = permutation_ != identity;
+}
+
+void NpuAttention::Run(uint32_t layer, const KvView& kv, size_t first_position, MatView x, MatView normed) {
+  has_logits_.assign(x.rows, false);
+  for (size_t begin = 0; begin < x.rows; begin += plan_.chunk_tokens) {
+    const size_t n = std::min<size_t>(plan_.chunk_tokens, x.rows - begin);
+    const MatView rows{x.Row(begin), n, x.cols, x.stride}, scratch{normed.Row(begin), n, normed.cols, normed.stride};
+    const size_t position = first_position + begin;
+    if (plan_.layers[layer].attention == AttentionPlace::kNpu && !programs_.attention_refused(layer)) {
+      const Status status = RunChunk(layer, kv, position, rows, begin);
+      if (status.ok()) continue;
+      if (!programs_.attention_refused(layer)) clock_.FallBack(status.error().message);
+    }
+    RunOnCpu(layer, kv, position, rows, scratch, begin);
+  }
+}
+
+void NpuAttention::FillMask(size_t position, size_t kv_length) {
+  const size_t c = plan_.chunk_tokens, total = kv_length + c, window = config_.sliding_window;
+  inputs_[kMask].assign(c * total, F32ToF16(kMaskedScore));
+  for (size_t row = 0; row < c; ++row) {
+    const size_t here = position + row;
+    const size_t first = window > 0 && here >= window ? here - window + 1 : 0;
+    uint16_t* const mask = inputs_[kMask].data() + row * total;
+    if (first < position) std::fill(mask + first, mask + position, uint16_t{0});
+    std::fill(mask + kv_length + std::max(first, position) - position, mask + kv_length + row + 1, uint16_t{0});
+  }
+}
+
+// Earlier keys and values, zeros up to the bucket's length.
+void NpuAttention::FillCache(const KvView& kv, size_t position, size_t kv_length) {
+  const size_t head_dim = config_.head_dim, n_kv = config_.n_kv_heads;
+  for (const Input which : {kKeyCache, kValueCache}) {
+    std::vector<uint16_t>& cache = inputs_[which];
+    cache.assign(n_kv * kv_length * head_dim, 0);
+    const std::byte* const stored = which == kKeyCache ? kv.keys : kv.values;
+    const bool permutes = which == kKeyCache && permutes_;
+    compute_.pool.ParallelFor(n_kv, [&](size_t head, size_t) {
+      uint16_t* const out = cache.data() + head * kv_length * head_dim;
+      const size_t from = head * kv.capacity * head_dim;
+      if (kv.dtype == DType::kF16 && !permutes) {
+        std::memcpy(out, stored + from * sizeof(uint16_t), position * head_dim * sizeof(uint16_t));
+        return;
+      }
+      for (size_t i = 0; i < position * head_dim; ++i) {
+        const size_t element = i % head_dim, to = i - element + (permutes ? permutation_[element] : element);
+        if (kv.dtype == DType::kF16) {
+          std::memcpy(out + to, stored + (from + i) * sizeof(uint16_t), sizeof(uint16_t));
+        } else {
+          float wide = 0;
+          std::memcpy(&wide, stored + (from + i) * sizeof(wide), sizeof(wide));
+          out[to] = F32ToF16(wide);
+        }
+      }
+    });
+  }
+}
+
+void NpuAttention::FillInputs(const KvView& kv, size_t position, size_t kv_length, MatView x, size_t first_row) {
+  const size_t c = plan_.chunk_tokens, half = config_.rope_dim / 2;
+  const auto pack = [&](Input which, size_t channels, const auto& row_of) {
+    inputs_[which].resize(channels * c);
+    rows_.clear();
+    for (size_t row = 0; row < x.rows; ++row) rows_.push_back(row_of(row));
+    PackColumns(rows_, channels, c, inputs_[which].data());
+  };
+  pack(kX, config_.dim, [&](size_t row) { return static_cast<const float*>(x.Row(row)); });
+  pack(kCos, half, [&](size_t row) { return attention_.Cos(first_row + row).data(); });
+  pack(kSin, half, [&](size_t row) { return attention_.Sin(first_row + row).data(); });
+  FillMask(position, kv_length);
+  if (kv_length > 0) FillCache(kv, position, kv_length);
+}
+
+// False when a value left the range of fp16; x and the cache are then as they were.
+bool NpuAttention::TakeOutputs(const KvView& kv, size_t position, MatView x, size_t first_row, bool moe) {
+  const size_t c = plan_.chunk_tokens, head_dim = config_.head_dim;
+  for (const auto& output : outputs_) {
+    if (!AllFinite(output)) return false;
+  }
+  const auto rows_from = [&](const auto& row_of) {
+    out_rows_.clear();
+    for (size_t row = 0; row < x.rows; ++row) out_rows_.push_back(row_of(row));
+    return std::span<float* const>(out_rows_);
+  };
+  // Both were found finite above.
+  static_cast<void>(
+      AddColumns(outputs_[kDelta].data(), config_.dim, c, 1.0f, rows_from([&](size_t row) { return x.Row(row); })));
+  if (moe) {
+    static_cast<void>(UnpackColumns(outputs_[kRouter].data(), config_.n_experts, c, 1.0f, rows_from([&](size_t row) {
+                                      return ffn_.logits(first_row + row + 1).Row(first_row + row);
+                                    })));
+  }
+  for (size_t row = 0; row < x.rows; ++row) {
+    for (size_t head = 0; head < config_.n_kv_heads; ++head) {
+      const size_t from = (head * c + row) * head_dim;
+      for (size_t i = 0; i < head_dim; ++i) {
+        row_k_[head * head_dim + i] = F16ToF32(outputs_[kKeys][from + permutation_[i]]);
+        row_v_[head * head_dim + i] = F16ToF32(outputs_[kValues][from + i]);
+      }
+    }
+    kv.Store(position + row, row_k_.data(), row_v_.data());
+    has_logits_[first_row + row] = moe;
+  }
+  return true;
+}
+
+Status NpuAttention::RunChunk(uint32_t layer, const KvView& kv, size_t position, MatView x, size_t first_row) {
+  const auto bucket = std::lower_bound(plan_.kv_buckets.begin(), plan_.kv_buckets.end(), position);
+  if (bucket == plan_.kv_buckets.end()) {
+    // The same words for every position, so that the report counts them together.
+    return MakeError(Code::kUnsupported, "attention: chunks beyond the longest planned cache of {} positions",
+                     plan_.kv_buckets.empty() ? 0 : plan_.kv_buckets.back());
+  }
+  NpuProgram* const program = programs_.Attention(layer);
+  if (program == nullptr) return MakeError(Code::kDevice, "attention_{}: refused", layer);
+  const size_t c = plan_.chunk_tokens, kv_length = *bucket;
+  const size_t kv_elems = size_t{config_.n_kv_heads} * c * config_.head_dim;
+  const bool moe = config_.IsMoeLayer(layer);
+  FillInputs(kv, position, kv_length, x, first_row);
+  outputs_[kDelta].resize(config_.dim * c);
+  outputs_[kKeys].resize(kv_elems);
+  outputs_[kValues].resize(kv_elems);
+  outputs_[kRouter].resize(moe ? config_.n_experts * c : 0);
+  std::vector<TensorRef> in;
+  std::vector<MutableTensorRef> out;
+  double in_bytes = 0, out_bytes = 0;
+  for (size_t i = 0; i < (kv_length > 0 ? 6u : 4u); ++i) {
+    in.push_back({inputs_[i].data(), inputs_[i].size()});
+    in_bytes += static_cast<double>(inputs_[i].size() * sizeof(uint16_t));
+  }
+  for (size_t i = 0; i < (moe ? 4u : 3u); ++i) {
+    out.push_back({outputs_[i].data(), outputs_[i].size()});
+    out_bytes += static_cast<double>(outputs_[i].size() * sizeof(uint16_t));
+  }
+  StageReport& stage = clock_.attention(layer);
+  clock_.CpuWork(clock_.CopySeconds(in_bytes), stage, "attention inputs");
+  const Nanos ready = clock_.now();
+  const auto ran = program->Run(KvFunction(static_cast<uint32_t>(kv_length)), in, out, ready);
+  Status status = ran.ok() ? Status(Ok{}) : Status(ran.error());
+  if (status.ok() && !TakeOutputs(kv, position, x, first_row, moe)) {
+    status = MakeError(Code::kUnsupported, "a value left the range of fp16");
+  }
+  if (!status.ok()) {
+    programs_.RefuseAttention(layer, status.error().message);
+    return status;
+  }
+  stage.rows_used += x.rows;
+  stage.rows_padded += c - x.rows;
+  clock_.Dispatched(*ran, ready, stage, fmt::format("layer {} attention", layer),
+                    {{"rows", x.rows}, {"cache", kv_length}});
+  clock_.WaitUntil(ran->end);
+  clock_.CpuWork(clock_.CopySeconds(out_bytes), stage, "attention outputs");
+  return Ok{};
+}
+
+void NpuAttention::RunOnCpu(uint32_t layer, const KvView& kv, size_t position, MatView x, MatView normed,
+                            size_t first_row) {
+  const LayerWeights& weights = model_.weights().layers[layer];
+  compute_.ForRows(x.rows, [&](size_t row) {
+    NormRow(config_, {x.Row(row), x.cols}, weights.attn_norm, weights.attn_norm_bias, {normed.Row(row), normed.cols});
+  });
+  attention_.Run(weights, kv, position, normed, x, first_row);
+  StageReport& stage = clock_.attention(layer);
+  stage.rows_cpu += x.rows;
+  clock_.CpuWork(CpuAttentionSeconds(config_, clock_.spec(), config_.IsMoeLayer(layer), static_cast<double>(x.rows),
+                                     static_cast<double>(position)),
+                 stage, fmt::format("layer {} attention", layer));
+}
+
+}  // namespace npumoe

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// The experts of a layer, split between an NPU and the CPU after the router has spoken.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "engine/ffn.h"
+#include "engine/npu_programs.h"
+#include "engine/run_clock.h"
+#include "engine/worker.h"
+#include "model/weights.h"
+#include "moe/plan.h"
+#include "moe/run_choice.h"
+
+namespace npumoe {
+
+// One thread at a time; owns a thread that packs and unpacks and one that waits for the device. Borrows everything it
+// is made from.
+class NpuExperts {
+ public:
+  NpuExperts(const Model& model, const Plan& plan, NpuPrograms& programs, RunClock& clock, Ffn& ffn);
+
+  // y += experts(x) for normalised x and the router logits in ffn.logits(). Fails like Ffn::Route.
+  Status Run(uint32_t layer,
+             MatView x,   // [tokens, dim]
+             MatView y);  // [tokens, dim]
+
+ private:
+  // One group's dispatch of this run.
+  struct Job {
+    size_t group = 0;
+    uint32_t capacity = 0;
+    Nanos ready = 0;
+    std::optional<Result<Interval>> ran;
+  };
+  struct Buffers {
+    std::vector<uint16_t> in, out;  // [experts, dim, capacity] fp16
+  };
+
+  void RerouteOverflow(uint32_t layer, size_t n_tokens);
+  void PruneOverflow(uint32_t layer);
+  void Choose(uint32_t layer, const LayerWeights& weights);
+  void RunGroups(uint32_t layer, MatView x);
+  double Pack(uint32_t layer, const Job& job, MatView x, Buffers& buffers);
+  void Launch(uint32_t layer, Job& job, Buffers& buffers);
+  double Unpack(uint32_t layer, Job& job, const Buffers& buffers);
+  void RepeatOnCpu(uint32_t layer, const LayerWeights& weights, MatView x);
+  void MoveToCpu(uint32_t layer, size_t group);
+  double CpuSeconds(const LayerWeights& weights) const;
+
+  const Model& model_;
+  const ModelConfig& config_;
+  const Plan& plan_;
+  NpuPrograms& programs_;
+  RunClock& clock_;
+  Ffn& ffn_;
+  std::vector<LayerPlan> usable_;  // [n_layers] the plan, refused groups' experts on the CPU
+
+  // Of the run at hand.
+  std::vector<uint32_t> kept_;         // [n_experts] rows to be computed; the expert's later slots are pruned
+  std::vector<SlotRange> cpu_ranges_;  // [n_experts] rows that are the CPU's
+  std::vector<GroupTimes> times_;      // [groups]
+  RunChoice choice_;
+  std::vector<Job> jobs_;
+  std::vector<const float*> in_rows_;  // of one expert
+  std::vector<float*> out_rows_;
+  Buffers buffers_[2];  // one is packed or unpacked while the other runs
+  double pack_seconds_ = 0;
+  Nanos packer_end_ = 0;
+
+  Worker queue_, packer_;  // last: their jobs use the members above
+};
+
+}  // namespace npumoe

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/npu_programs.h"
+
+#include <utility>
+
+#include "base/check.h"
+#include "moe/stage_graph.h"
+#include "npu/cost.h"
+
+namespace npumoe {
+
+NpuPrograms::NpuPrograms(const Model& model, const Plan& plan, NpuDevice& device, RunClock& clock)
+    : model_(model), config_(model.config()), plan_(plan), device_(device), clock_(clock), layers_(config_.n_layers) {
+  for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
+    layers_[layer].attention.key = fmt::format("attention_{}", layer);
+    layers_[layer].groups.resize(plan.layers[layer].groups.size());
+    for (size_t group = 0; group < layers_[layer].groups.size(); ++group) {
+      layers_[layer].groups[group].key = fmt::format("experts_{}_{}", layer, group);
+    }
+  }
+}
+
+Result<Graph> NpuPrograms::Build(uint32_t layer, size_t index) const {
+  const LayerWeights& weights = model_.weights().layers[layer];
+  const LayerPlan& plan = plan_.layers[layer];
+  if (index == kAttention) {
+    return BuildAttentionStage(config_, weights, config_.IsMoeLayer(layer), plan_.chunk_tokens, plan_.kv_buckets,
+                               plan_.attention_weights);
+  }
+  return BuildExpertGroup(config_, weights, plan.groups[index], plan_.expert_weights, plan.expert_scale);
+}
+
+void NpuPrograms::Unload(Program& program) {
+  if (!program.loaded) return;
+  --n_loaded_;
+  loaded_bytes_ -= program.weight_bytes;
+  program.loaded.reset();
+}
+
+void NpuPrograms::Refuse(Program& program, const std::string& reason) {
+  clock_.FallBack(program.key + ": " + reason);
+  Unload(program);
+  program.refused = true;
+}
+
+bool NpuPrograms::MakeRoom(size_t bytes, uint32_t layer, const uint32_t* running) {
+  const NpuSpec& spec = device_.Spec();
+  const auto fits = [&] { return n_loaded_ < spec.max_programs && bytes <= spec.max_resident_bytes - loaded_bytes_; };
+  const uint32_t n = config_.n_layers;
+  // From the layer before the running one, needed last, to the one behind it.
+  for (uint32_t back = 1; running != nullptr && back < n && !fits(); ++back) {
+    const uint32_t victim = (*running + n - back) % n;
+    if (victim == layer) continue;
+    for (Program& group : layers_[victim].groups) {
+      if (!fits()) Unload(group);
+    }
+    if (!fits()) Unload(layers_[victim].attention);
+  }
+  return fits();
+}
+
+NpuProgram* NpuPrograms::Load(uint32_t layer, size_t index, const uint32_t* running, bool must) {
+  Program& program = At(layer, index);
+  if (program.loaded || program.refused) return program.loaded.get();
+  // Known to be too large: not even built.
+  if (!must && program.weight_bytes > 0 && !MakeRoom(program.weight_bytes, layer, running)) return nullptr;
+  auto graph = Build(layer, index);
+  if (!graph.ok()) {
+    Refuse(program, graph.error().message);
+    return nullptr;
+  }
+  program.weight_bytes = graph->WeightBytes();
+  if (index != kAttention && program.dispatch_seconds.empty()) {
+    for (const Function& function : graph->functions) {
+      const Work work = CountWork(*graph, function, device_.Spec());
+      program.dispatch_seconds.push_back(DispatchCost(work, device_.Spec()).seconds);
+    }
+  }
+  if (!MakeRoom(program.weight_bytes, layer, running) && !must) return nullptr;
+  auto compiled = device_.Compile(std::move(graph).value(), program.key);
+  if (!compiled.ok()) {
+    Refuse(program, compiled.error().message);
+    return nullptr;
+  }
+  program.loaded = std::move(compiled).value();
+  ++n_loaded_;
+  loaded_bytes_ += program.weight_bytes;
+  StageReport& stage = index == kAttention ? clock_.attention(layer) : clock_.experts(layer);
+  ++(program.was_loaded ? stage.loads : stage.programs);
+  program.was_loaded = true;
+  return program.loaded.get();
+}
+
+NpuProgram* NpuPrograms::Attention(uint32_t layer) { return Load(layer, kAttention, &layer, /*must=*/true); }
+NpuProgram* NpuPrograms::Group(uint32_t layer, size_t group) { return Load(layer, group, &layer, /*must=*/true); }
+
+// Visits the indices of a layer's programs until one says false; returns what the last said.
+template <typename Visit>
+bool NpuPrograms::ForPrograms(uint32_t layer, const Visit& visit) {
+  if (plan_.layers[layer].attention == AttentionPlace::kNpu && !visit(kAttention)) return false;
+  for (size_t group = 0; group < layers_[layer].groups.size(); ++group) {
+    if (!visit(group)) return false;
+  }
+  return true;
+}
+
+bool NpuPrograms::Preload(uint32_t layer) {
+  return ForPrograms(layer, [&](size_t index) {
+    return Load(layer, index, nullptr, /*must=*/false) != nullptr || At(layer, index).refused;
+  });
+}
+
+void NpuPrograms::Prefetch(uint32_t layer, uint32_t running) {
+  if (layer == running) return;
+  ForPrograms(layer, [&](size_t index) {
+    return Load(layer, index, &running, /*must=*/false) != nullptr || At(layer, index).refused;
+  });
+}
+
+}  // namespace npumoe

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/npu_setup.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <utility>
+
+#include "base/check.h"
+#include "base/files.h"
+#include "engine/plan_document.h"
+#include "npu/simulated_device.h"
+#include "npu/spec.h"
+
+namespace npumoe {
+namespace {
+
+constexpr std::string_view kSimulated = "sim:";
+// Far above any plan or statistics; stops endless devices.
+constexpr size_t kMaxJsonBytes = size_t{1} << 30;
+
+struct Document {
+  std::string path, text;
+};
+
+// The file at `path`, or, when that is empty, the model's own if there is one.
+Result<std::optional<Document>> ReadDocument(const std::string& path, const std::string& model_path,
+                                             std::string_view name) {
+  Document document{path.empty() ? SidecarPath(model_path, name) : path, {}};
+  std::error_code ignored;
+  if (path.empty() && !std::filesystem::exists(document.path, ignored)) return std::optional<Document>();
+  NM_TRY_VAR(document.text, ReadFile(document.path, kMaxJsonBytes));
+  return std::optional(std::move(document));
+}
+
+Result<const NpuSpec*> SpecOf(const std::string& device) {
+  if (!device.starts_with(kSimulated)) {
+    return MakeError(Code::kUnsupported, "npu '{}': this build has simulated devices only, wanted sim:NAME ({})",
+                     device, SpecNames());
+  }
+  return FindSpec(std::string_view(device).substr(kSimulated.size()));
+}
+
+}  // namespace
+
+Result<NpuSetup> SetUpNpu(const Model& model, const EngineOptions& options) {
+  const NpuOptions& npu = options.npu;
+  NM_TRY_VAR(const NpuSpec* const spec, SpecOf(npu.device));
+  NM_TRY_VAR(const auto stats_file, ReadDocument(npu.stats_path, model.path(), kStatsFile));
+  std::optional<RoutingStats> stats;
+  if (stats_file) {
+    NM_TRY_VAR(stats, ParseRoutingStats(stats_file->text, stats_file->path));
+  }
+  std::optional<Document> plan_file;
+  if (!npu.make_plan) {
+    NM_TRY_VAR(plan_file, ReadDocument(npu.plan_path, model.path(), kPlanFile));
+  }
+  NpuSetup setup;
+  if (plan_file) {
+    // The model's own plan may be for another machine; one that was asked for must be right.
+    const bool for_other_npu = npu.plan_path.empty() && PlanNpu(plan_file->text) != spec->name;
+    if (!for_other_npu) {
+      NM_TRY_VAR(setup.plan, LoadPlan(plan_file->text, plan_file->path, model, *spec, stats ? &*stats : nullptr));
+      setup.plan_source = plan_file->path;
+    }
+  }
+  if (setup.plan_source.empty()) {
+    PlanOptions wanted = npu.plan;
+    wanted.npu = spec->name;
+    NM_TRY_VAR(PlanRequest request, ParsePlanOptions(wanted));
+    request.moe_batch_tokens = std::min(request.moe_batch_tokens, options.context_tokens);
+    NM_TRY_VAR(PlanWithReasons made, MakePlanFor(model, stats ? &*stats : nullptr, *spec, request));
+    setup.plan = std::move(made.plan);
+    setup.plan_source = stats ? "made for this run from " + stats_file->path
+                              : "made for this run without calibration: experts count as equally popular";
+  }
+  if (!npu.mode.empty()) {
+    NM_TRY_VAR(setup.plan.mode, ParseOverflowMode(npu.mode));
+  }
+  setup.device = MakeSimulatedDevice(*spec, options.n_threads);
+  return setup;
+}
+
+}  // namespace npumoe
