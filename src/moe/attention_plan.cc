@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "moe/layer_cost.h"
 #include "moe/planner.h"
 #include "moe/weight_format.h"
 
@@ -87,7 +88,7 @@ AttentionCost ExpectedAttentionCost(const ModelConfig& config, const NpuSpec& sp
     const double length = *bucket, q = static_cast<double>(QDim(config)), kv = static_cast<double>(KvDim(config));
     Work work;
     work.flops = Flops(config, moe_layer, chunk, length);
-    work.weight_bytes = static_cast<double>(AttentionWeightBytes(config, moe_layer, format));
+    work.weight_bytes = static_cast<double>(AttentionWeightBytes(config, moe_layer, StreamedFormat(format, spec)));
     work.io_bytes = kHalf * (chunk * (2 * config.dim + 2 * kv + (moe_layer ? config.n_experts : 0) + config.rope_dim) +
                              chunk * (length + chunk) + 2 * kv * length);
     work.largest_operand_bytes =
