@@ -12,6 +12,8 @@ int RunRun(const std::vector<std::string>& args);
 int RunChat(const std::vector<std::string>& args);
 int RunEval(const std::vector<std::string>& args);
 int RunBench(const std::vector<std::string>& args);
+int RunPlan(const std::vector<std::string>& args);
+int RunDoctor(const std::vector<std::string>& args);
 int RunMakeModel(const std::vector<std::string>& args);
 
 }  // namespace npumoe

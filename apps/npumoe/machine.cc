@@ -2,7 +2,9 @@
 #include "apps/npumoe/machine.h"
 
 #include <sys/utsname.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 
 #ifdef __APPLE__
@@ -26,6 +28,16 @@ std::string CpuName() {
   }
   return "unknown CPU";
 }
+
+namespace {
+
+uint64_t SystemNumber(int name) { return static_cast<uint64_t>(std::max(0L, sysconf(name))); }
+
+}  // namespace
+
+uint64_t MemoryBytes() { return SystemNumber(_SC_PHYS_PAGES) * SystemNumber(_SC_PAGESIZE); }
+uint64_t PageBytes() { return SystemNumber(_SC_PAGESIZE); }
+uint32_t Cores() { return static_cast<uint32_t>(SystemNumber(_SC_NPROCESSORS_ONLN)); }
 
 std::string OsName() {
   utsname name = {};

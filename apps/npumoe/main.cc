@@ -28,6 +28,8 @@ constexpr Command kCommands[] = {
     {"info", RunInfo, "show what is in model files"},
     {"eval", RunEval, "perplexity of a text, and what an NPU changes"},
     {"bench", RunBench, "measure prompt and generation speed"},
+    {"plan", RunPlan, "decide what runs on an NPU and in which fixed shapes"},
+    {"doctor", RunDoctor, "show what this machine and this build have"},
     {"make-model", RunMakeModel, "write a model with random weights, for tests and benchmarks"},
 };
 

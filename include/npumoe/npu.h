@@ -60,4 +60,7 @@ struct NpuDescription {
 // Machines that can be simulated.
 std::vector<NpuDescription> DescribeNpus();
 
+// Drivers of real NPUs in this build, by name; none on Linux.
+std::vector<std::string> NpuBackends();
+
 }  // namespace npumoe

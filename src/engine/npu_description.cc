@@ -19,4 +19,6 @@ std::vector<NpuDescription> DescribeNpus() {
   return descriptions;
 }
 
+std::vector<std::string> NpuBackends() { return {}; }
+
 }  // namespace npumoe

@@ -174,7 +174,11 @@ Result<PlanDocument> MakePlanDocument(const std::string& model_path, std::string
     NM_TRY_VAR(stats, ParseRoutingStats(stats_json, stats_name));
   }
   auto made = MakePlanFor(model, stats ? &*stats : nullptr, **spec, request);
-  if (!made.ok()) return made.error();
+  if (!made.ok()) {
+    // The planner does not know the file.
+    const bool of_stats = made.error().message.starts_with("routing statistics: ");
+    return of_stats ? MakeError(made.error().code, "{}: {}", stats_name, made.error().message) : made.error();
+  }
   const Plan& plan = made->plan;
   PlanDocument document;
   document.json = ToJson(plan);

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// `npumoe plan`: decides what runs on an NPU, and in which fixed shapes.
+#include "npumoe/plan.h"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "apps/npumoe/commands.h"
+#include "apps/npumoe/console.h"
+#include "apps/npumoe/flags.h"
+#include "apps/npumoe/text.h"
+#include "npumoe/files.h"
+#include "npumoe/npu.h"
+
+namespace npumoe {
+namespace {
+
+constexpr size_t kMaxStatsBytes = size_t{256} << 20;  // ten times the statistics of 94 layers of 128 experts
+
+struct PlanFlags {
+  std::string model, stats, out;
+  PlanOptions options;
+  bool explain = false, as_json = false;
+
+  void AddTo(CLI::App& app) {
+    app.add_option("-m,--model,model", model, "a GGUF file or a Hugging Face folder")->required();
+    app.add_option("--stats,--routing-stats", stats,
+                   "what 'npumoe calibrate' wrote; default: the file beside the model, if there is one");
+    app.add_option("--npu", options.npu, "the NPU to plan for ('npumoe doctor' lists them) [m2-max]");
+    const auto tokens = CLI::Range(1u, kMaxContextTokens);
+    app.add_option("--chunk,--npu-chunk", options.chunk_tokens, "prompt tokens of one attention dispatch [256]")
+        ->check(CLI::Range(1u, kMaxChunkTokens));
+    app.add_option("--moe-batch", options.moe_batch_tokens, "tokens whose experts run together [4096]")->check(tokens);
+    app.add_option("--prompt", options.prompt_tokens, "longest prompt that the plan covers [4096]")->check(tokens);
+    app.add_option("--tiers", options.n_tiers, "capacities of a layer in the paper's plans [3]")
+        ->check(CLI::Range(1u, 64u));
+    app.add_option("--objective", options.objective, "time, energy or edp, their product [time]");
+    app.add_option("--placement", options.placement, fmt::format("{} [ours]", fmt::join(Placements(), ", ")));
+    app.add_option("--mode,--overflow", options.mode,
+                   "rows above a capacity: exact computes them on the CPU, prune drops them, reroute gives them to "
+                   "other experts [exact]");
+    app.add_option("--expert-weights", options.expert_weights, "fp16, or int8 per output channel [fp16]");
+    app.add_option("--attention-weights", options.attention_weights, "likewise [fp16]");
+    app.add_flag("--phimoe-llama-cpp", options.phimoe_llama_cpp, "PhiMoE as llama.cpp computes it");
+    app.add_flag("--explain", explain, "the reason of every decision");
+    app.add_option("-o,--output", out, "file to write; - = stdout; default: plan.json beside the model");
+    app.add_flag("--json", as_json, "the summary as JSON");
+  }
+};
+
+struct Stats {
+  std::string path, text;  // empty when there are none
+};
+
+Result<Stats> ReadStats(const PlanFlags& flags) {
+  Stats stats{flags.stats, {}};
+  if (stats.path.empty()) {
+    stats.path = SidecarPath(flags.model, "routing_stats.json");
+    std::error_code ignored;
+    if (!std::filesystem::exists(stats.path, ignored)) return Stats{};
+  }
+  auto text = ReadAll(stats.path, kMaxStatsBytes);
+  if (!text) return text.error();
+  stats.text = std::move(*text);
+  if (stats.text.empty()) return Error{Code::kCorruptFile, fmt::format("{}: empty, wanted statistics", stats.path)};
+  return stats;
+}
+
+std::string Line(std::string_view name, std::string_view value) {
+  return fmt::format("{:<12} {}\n", name, OneLine(value));
+}
+
+std::string Summary(const PlanDocument& plan, const PlanFlags& flags, const Stats& stats) {
+  const PlanOptions& o = flags.options;
+  return Line("npu", fmt::format("{}, simulated", plan.npu)) +
+         Line("placement", fmt::format("{}, for {}, overflow {}, MoE batches of {} tokens", plan.placement, o.objective,
+                                       o.mode, plan.batch_tokens)) +
+         Line("statistics", stats.path.empty() ? "none: experts count as equally popular" : stats.path) +
+         Line("programs", fmt::format("{} of {} in all", plan.n_programs, FormatBytes(plan.program_bytes))) +
+         Line("experts", fmt::format("{} on the NPU, {} on the CPU", plan.n_npu_experts, plan.n_cpu_experts)) +
+         Line("expected",
+              fmt::format("{:.4g} s and {:.4g} J for attention and routed experts of {} tokens, simulated on {}",
+                          plan.expected_seconds, plan.expected_joules, plan.batch_tokens, plan.npu));
+}
+
+std::string JsonSummary(const PlanDocument& plan, const PlanFlags& flags, const Stats& stats) {
+  const auto text = [](const std::string& value) { return ReplaceInvalidUtf8(value); };
+  nlohmann::ordered_json json = {{"npu", plan.npu},
+                                 {"simulated", true},
+                                 {"placement", plan.placement},
+                                 {"calibrated", plan.calibrated},
+                                 {"stats", text(stats.path)},
+                                 {"batch_tokens", plan.batch_tokens},
+                                 {"n_programs", plan.n_programs},
+                                 {"program_bytes", plan.program_bytes},
+                                 {"n_npu_experts", plan.n_npu_experts},
+                                 {"n_cpu_experts", plan.n_cpu_experts},
+                                 {"expected_seconds", plan.expected_seconds},
+                                 {"expected_joules", plan.expected_joules},
+                                 {"path", text(flags.out)}};
+  if (flags.explain) {
+    json["reasons"] = nlohmann::ordered_json::array();
+    for (const std::string& reason : plan.reasons) json["reasons"].push_back(text(reason));
+  }
+  return json.dump(2) + "\n";
+}
+
+int Finish(const Status& status) { return status.ok() ? kExitDone : FailWith(status.error()); }
+
+}  // namespace
+
+int RunPlan(const std::vector<std::string>& args) {
+  CLI::App app("Decides what of a model runs on an NPU, and in which fixed shapes.", "plan");
+  PlanFlags flags;
+  flags.AddTo(app);
+  if (const auto exit_code = ParseFlags(app, args)) return *exit_code;
+  if (flags.out == "-" && flags.as_json) return UsageError("plan: --json and -o -: both write to stdout");
+  if (flags.out.empty()) flags.out = SidecarPath(flags.model, "plan.json");
+
+  const auto stats = ReadStats(flags);
+  if (!stats) return FailWith(stats.error());
+  const auto plan = MakePlanDocument(flags.model, stats->text, stats->path, flags.options);
+  if (!plan && plan.error().code == Code::kInvalidArgument) return UsageError("plan: " + plan.error().message);
+  if (!plan) return FailWith(plan.error());
+
+  std::string reasons;
+  for (const std::string& reason : plan->reasons) reasons += fmt::format("{}\n", OneLine(reason));
+  if (flags.out == "-") {
+    if (flags.explain) WriteErr(reasons);
+    return Finish(WriteOut(plan->json));
+  }
+  if (const Status written = WriteOutputFile(flags.out, plan->json); !written) return FailWith(written.error());
+  if (flags.as_json) return Finish(WriteOut(JsonSummary(*plan, flags, *stats)));
+  return Finish(
+      WriteOut((flags.explain ? reasons : std::string()) + Summary(*plan, flags, *stats) + Line("written", flags.out)));
+}
+
+}  // namespace npumoe
