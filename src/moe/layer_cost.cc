@@ -94,13 +94,8 @@ Work ExpertGroupWork(const ModelConfig& config, size_t n_experts, uint32_t capac
 }
 
 LayerCoster::LayerCoster(const ModelConfig& config, std::span<const LoadHistogram> histograms, const NpuSpec& spec,
-                         WeightFormat format, bool per_run_capacity, double load_price)
-    : config_(config),
-      spec_(spec),
-      format_(format),
-      per_run_capacity_(per_run_capacity),
-      load_price_(load_price),
-      scenarios_(histograms) {
+                         WeightFormat format, bool per_run_capacity)
+    : config_(config), spec_(spec), format_(format), per_run_capacity_(per_run_capacity), scenarios_(histograms) {
   const double weights = 3.0 * config.dim * config.expert_dim;
   cpu_.seconds_per_row = 2 * weights / spec.cpu_flops_per_second.value;
   cpu_.seconds_per_expert = weights * kAssumedFileBytesPerWeight / spec.cpu_bytes_per_second.value;
@@ -117,10 +112,13 @@ Cost LayerCoster::Dispatch(size_t n_experts, uint32_t capacity) const {
   return DispatchCost(ExpertGroupWork(config_, n_experts, capacity, spec_, format_), spec_);
 }
 
+Cost ProgramLoadCost(double bytes, const NpuSpec& spec) {
+  const double seconds = spec.load_seconds.value + bytes / spec.weight_bytes_per_second.value;
+  return {seconds, seconds * spec.watts_base.value};
+}
+
 Cost LayerCoster::Load(size_t n_experts) const {
-  const double bytes = static_cast<double>(n_experts * ExpertWeightBytes(config_, format_));
-  const double seconds = load_price_ * (spec_.load_seconds.value + bytes / spec_.weight_bytes_per_second.value);
-  return {seconds, seconds * spec_.watts_base.value};
+  return ProgramLoadCost(static_cast<double>(n_experts * ExpertWeightBytes(config_, format_)), spec_);
 }
 
 void LayerCoster::AddScenario(const LayerPlan& layer, std::span<const uint32_t> loads, const RunChoice& choice,
@@ -157,8 +155,8 @@ LayerCost LayerCoster::Of(const LayerPlan& layer) const {
       group_seconds.push_back(group_costs.back().seconds);
     }
     const Cost load = Load(group.experts.size());
-    total.npu_seconds += load.seconds;
-    total.joules += load.joules;
+    total.load_seconds += load.seconds;
+    total.load_joules += load.joules;
   }
   const std::vector<GroupTimes> times = [&] {
     std::vector<GroupTimes> views;
@@ -179,18 +177,20 @@ LayerCost LayerCoster::Of(const LayerPlan& layer) const {
 LayerCost ExpectedLayerCost(const ModelConfig& config, const LayerRouting& routing, size_t chunk_index,
                             const LayerPlan& layer, const NpuSpec& spec, WeightFormat format, bool per_run_capacity) {
   NM_CHECK(chunk_index < routing.loads.size());
-  return LayerCoster(config, routing.loads[chunk_index], spec, format, per_run_capacity, 0).Of(layer);
+  return LayerCoster(config, routing.loads[chunk_index], spec, format, per_run_capacity).Of(layer);
 }
 
-double Score(const LayerCost& cost, Objective objective) {
-  const double seconds = cost.Seconds() + kTieBreak * (cost.npu_seconds + cost.cpu_seconds);
+double Score(const LayerCost& cost, Objective objective, double load_price) {
+  const double seconds =
+      cost.Seconds() + kTieBreak * (cost.npu_seconds + cost.cpu_seconds) + load_price * cost.load_seconds;
+  const double joules = cost.joules + load_price * cost.load_joules;
   switch (objective) {
     case Objective::kTime:
       return seconds;
     case Objective::kEnergy:
-      return cost.joules;
+      return joules;
     case Objective::kEnergyDelay:
-      return cost.joules * seconds;
+      return joules * seconds;
   }
   return seconds;
 }

@@ -51,15 +51,13 @@ size_t ExpertWeightBytes(const ModelConfig& config, WeightFormat format);
 // Prices plans of one layer. Immutable after construction; borrows config and spec.
 class LayerCoster {
  public:
-  // `load_price` (0 to any) charges every group that many times the loading of its program: 0 when all programs of the
-  // plan stay resident.
   LayerCoster(const ModelConfig& config, std::span<const LoadHistogram> histograms, const NpuSpec& spec,
-              WeightFormat format, bool per_run_capacity, double load_price);
+              WeightFormat format, bool per_run_capacity);
 
   LayerCost Of(const LayerPlan& layer) const;
 
   Cost Dispatch(size_t n_experts, uint32_t capacity) const;
-  Cost Load(size_t n_experts) const;  // of loading a group's program, priced
+  Cost Load(size_t n_experts) const;  // of loading a group's program
   // Expected CPU seconds when the expert is planned there: exact over its histogram.
   double CpuSeconds(uint32_t expert) const { return cpu_seconds_[expert]; }
 
@@ -76,13 +74,16 @@ class LayerCoster {
   const NpuSpec& spec_;
   WeightFormat format_;
   bool per_run_capacity_;
-  double load_price_;
   LoadScenarios scenarios_;
   CpuTimes cpu_;
   std::vector<double> cpu_seconds_;  // [n_experts]
 };
 
-// What the objective minimises. A trace of both sides' sum breaks the ties of a maximum.
-double Score(const LayerCost& cost, Objective objective);
+// Of loading one program of so many bytes.
+Cost ProgramLoadCost(double bytes, const NpuSpec& spec);
+
+// What the objective minimises, when a second of loading costs `load_price` seconds. A trace of both sides' sum breaks
+// the ties of a maximum.
+double Score(const LayerCost& cost, Objective objective, double load_price = 0);
 
 }  // namespace npumoe

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "base/check.h"
+#include "moe/layer_cuts.h"
 
 namespace npumoe {
 namespace {
@@ -15,22 +16,16 @@ constexpr uint32_t kScenarios = LoadScenarios::kCount;
 // Share of the NPU's second in the price of time, from "NPU time is nearly free" to the opposite.
 constexpr std::array kNpuShares{0.03, 0.15, 0.3, 0.4, 0.5, 0.6, 0.7, 0.85, 0.97};
 constexpr std::array kEnergyShares{0.0, 0.5, 1.0};  // of energy in the price, when the objective has energy in it
-constexpr size_t kMaxAtoms = 64;                    // units that the dynamic program cuts between
 constexpr size_t kPolishWork = 8'000;               // evaluations times experts: keeps planning a layer below a second
 constexpr double kLeastGain = 1 - 1e-9;             // a smaller gain could be rounding and loop for ever
 
-// What the search pays for either side: a linear stand-in for the objective, in which groups are independent.
-struct Price {
-  double npu_second = 0, npu_joule = 0, cpu_second = 0;
-  double Npu(const Cost& cost) const { return npu_second * cost.seconds + npu_joule * cost.joules; }
-};
-
 // Joules count as the seconds in which the CPU would burn them.
-std::vector<Price> Prices(Objective objective, const NpuSpec& spec) {
-  std::vector<Price> prices;
+std::vector<SidePrices> Prices(Objective objective, const NpuSpec& spec) {
+  std::vector<SidePrices> prices;
   for (const double energy : kEnergyShares) {
     for (const double npu : kNpuShares) {
-      prices.push_back({(1 - energy) * npu, energy / spec.cpu_watts.value, (1 - energy) * (1 - npu) + energy});
+      prices.push_back(
+          {(1 - energy) * npu, energy / spec.cpu_watts.value, (1 - energy) * (1 - npu) + energy, 1 - energy});
       if (energy == 1) break;  // nothing of time is left to share
     }
     if (objective == Objective::kTime) break;
@@ -38,12 +33,13 @@ std::vector<Price> Prices(Objective objective, const NpuSpec& spec) {
   return prices;
 }
 
-// A plan of a layer while it is being searched, with the price it was made at.
+// A plan of a layer while it is being searched, with the prices it was made at.
 struct Draft {
   LayerPlan plan;
-  Price price;
+  SidePrices prices;
   std::vector<uint32_t> ladder;  // static plans: the tiers
-  double score = std::numeric_limits<double>::infinity();
+  LayerCost cost;
+  double score = 0;
 };
 
 class LayerSearch {
@@ -57,40 +53,11 @@ class LayerSearch {
     ladder_ = Ladder(all_);
   }
 
-  LayerPlan Run() {
-    std::vector<Draft> drafts;
-    for (const Price& price : Prices(objective_, coster_.spec())) {
-      // Fewer tiers than allowed can win: experts of one tier share dispatches.
-      for (uint32_t n_tiers = is_static() ? 1 : 0; n_tiers <= rules_.n_tiers; ++n_tiers) {
-        Draft& draft = drafts.emplace_back();
-        draft.price = price;
-        draft.ladder = is_static() ? Tiers(price, n_tiers) : ladder_;
-        Cut(draft);
-        draft.score = Score(coster_.Of(draft.plan), objective_);
-      }
-    }
-    if (rules_.allow_cpu) {
-      Draft& draft = drafts.emplace_back(drafts[0]);
-      draft.plan.groups.clear();
-      draft.plan.cpu_experts = order_;
-      draft.score = Score(coster_.Of(draft.plan), objective_);
-    }
-    std::stable_sort(drafts.begin(), drafts.end(), [](const Draft& a, const Draft& b) { return a.score < b.score; });
-    const auto same = [](const Draft& a, const Draft& b) { return a.score == b.score; };
-    drafts.erase(std::unique(drafts.begin(), drafts.end(), same), drafts.end());
-    // The best first; each may use half of what those before it left.
-    size_t budget = kPolishWork / n_;
-    for (Draft& draft : drafts) {
-      size_t share = budget - budget / 2;
-      budget -= share;
-      Polish(draft, share);
-      budget += share;
-    }
-    Draft& best = *std::min_element(drafts.begin(), drafts.end(),
-                                    [](const Draft& a, const Draft& b) { return a.score < b.score; });
-    for (ExpertGroup& group : best.plan.groups) std::sort(group.experts.begin(), group.experts.end());
-    std::sort(best.plan.cpu_experts.begin(), best.plan.cpu_experts.end());
-    return best.plan;
+  std::vector<LayerPlan> Run(std::span<const double> load_prices, bool polish) {
+    std::vector<std::vector<Draft>> drafts = MakeDrafts(load_prices);
+    std::vector<LayerPlan> plans;
+    for (size_t l = 0; l < load_prices.size(); ++l) plans.push_back(Best(std::move(drafts[l]), load_prices[l], polish));
+    return plans;
   }
 
  private:
@@ -120,10 +87,12 @@ class LayerSearch {
     return ladder;
   }
 
-  std::vector<uint32_t> Tiers(const Price& price, uint32_t n_tiers) const;
-  void Cut(Draft& draft) const;
+  std::vector<std::vector<Draft>> MakeDrafts(std::span<const double> load_prices) const;
+  Draft FromCut(const std::vector<CutRun>& cut, const SidePrices& prices, const std::vector<uint32_t>& ladder) const;
+  LayerPlan Best(std::vector<Draft> drafts, double load_price, bool polish);
+  std::vector<size_t> Tiers(const SidePrices& prices, uint32_t n_tiers) const;
   std::vector<uint32_t> Capacities(const Draft& draft, const std::vector<uint32_t>& experts) const;
-  std::vector<uint32_t> Menu(const Price& price, const std::vector<uint32_t>& experts) const;
+  std::vector<uint32_t> Menu(const SidePrices& prices, const std::vector<uint32_t>& experts) const;
   void Polish(Draft& best, size_t& budget) const;
   std::vector<uint32_t> UsedTiers(const LayerPlan& plan) const;
   std::vector<uint32_t> TierChoices(const LayerPlan& plan) const;
@@ -139,6 +108,7 @@ class LayerSearch {
   const GroupRules rules_;
   const Objective objective_;
   const size_t n_;
+  double load_price_ = 0;        // while polishing
   std::vector<uint32_t> order_;  // hottest expert first, ties to the lower id
   std::vector<uint32_t> all_;    // every load of every scenario
   std::vector<uint32_t> ladder_;
@@ -146,22 +116,22 @@ class LayerSearch {
 
 // The `n_tiers` capacities of the ladder that serve the experts best when each takes its cheapest and pays its share of
 // a full group's dispatch: the best are added one by one, then exchanged while that helps.
-std::vector<uint32_t> LayerSearch::Tiers(const Price& price, uint32_t n_tiers) const {
+std::vector<size_t> LayerSearch::Tiers(const SidePrices& prices, uint32_t n_tiers) const {
   const size_t n_capacities = ladder_.size(), group = std::min(rules_.max_group, n_);
   std::vector<double> cost(n_ * n_capacities);
   for (size_t c = 0; c < n_capacities; ++c) {
-    const double share = price.Npu(coster_.Dispatch(group, ladder_[c])) / static_cast<double>(group);
+    const double share = prices.Npu(coster_.Dispatch(group, ladder_[c])) / static_cast<double>(group);
     for (uint32_t expert = 0; expert < n_; ++expert) {
       double cpu = 0;
       for (uint32_t s = 0; s < kScenarios; ++s) cpu += Overflow(Load(s, expert), ladder_[c]) / kScenarios;
-      cost[expert * n_capacities + c] = share + price.cpu_second * cpu;
+      cost[expert * n_capacities + c] = share + prices.cpu_second * cpu;
     }
   }
   const auto total = [&](const std::vector<size_t>& tiers) {
     double sum = 0;
     for (uint32_t expert = 0; expert < n_; ++expert) {
       double least =
-          rules_.allow_cpu ? price.cpu_second * coster_.CpuSeconds(expert) : std::numeric_limits<double>::max();
+          rules_.allow_cpu ? prices.cpu_second * coster_.CpuSeconds(expert) : std::numeric_limits<double>::max();
       for (const size_t c : tiers) least = std::min(least, cost[expert * n_capacities + c]);
       sum += least;
     }
@@ -194,79 +164,86 @@ std::vector<uint32_t> LayerSearch::Tiers(const Price& price, uint32_t n_tiers) c
   }
   std::sort(tiers.begin(), tiers.end());
   tiers.erase(std::unique(tiers.begin(), tiers.end()), tiers.end());
-  std::vector<uint32_t> capacities;
-  for (const size_t c : tiers) capacities.push_back(ladder_[c]);
-  return capacities;
+  return tiers;
 }
 
-// Dynamic program over cuts of the sorted experts: least[i] is the price of the first i atoms.
-void LayerSearch::Cut(Draft& draft) const {
-  size_t atom = std::min((n_ + kMaxAtoms - 1) / kMaxAtoms, rules_.max_group);
-  while (rules_.max_group < kMaxAtoms && rules_.max_group % atom != 0) --atom;  // full groups stay possible
-  const size_t n_atoms = (n_ + atom - 1) / atom, n_capacities = draft.ladder.size();
-  const Price& price = draft.price;
-  std::vector<double> least(n_atoms + 1, std::numeric_limits<double>::infinity());
-  std::vector<size_t> length(n_atoms + 1, 0);  // atoms of the group that ends here; 0: this atom goes to the CPU
-  least[0] = 0;
-  std::vector<double> over(kScenarios * n_capacities);  // CPU seconds of the growing group's overflow
-  std::vector<double> npu(n_capacities), fixed(n_capacities);
-  std::array<double, kScenarios> on_cpu{};
-  for (size_t begin = 0; begin < n_atoms; ++begin) {
-    std::fill(over.begin(), over.end(), 0.0);
-    on_cpu.fill(0.0);
-    double fixed_cpu = 0;
-    for (size_t end = begin + 1; end <= n_atoms; ++end) {
-      const size_t first = begin * atom, last = std::min(end * atom, n_);
-      if (last - first > rules_.max_group) break;
-      for (size_t i = (end - 1) * atom; i < last; ++i) {
-        fixed_cpu += coster_.CpuSeconds(order_[i]);
-        for (uint32_t s = 0; s < kScenarios; ++s) {
-          const uint32_t load = Load(s, order_[i]);
-          on_cpu[s] += coster_.cpu().Of(load);
-          for (size_t c = 0; c < n_capacities; ++c) over[s * n_capacities + c] += Overflow(load, draft.ladder[c]);
-        }
+Draft LayerSearch::FromCut(const std::vector<CutRun>& cut, const SidePrices& prices,
+                           const std::vector<uint32_t>& ladder) const {
+  Draft draft;
+  draft.prices = prices;
+  draft.ladder = ladder;
+  for (const CutRun& run : cut) {
+    const std::vector<uint32_t> experts(order_.begin() + static_cast<ptrdiff_t>(run.first),
+                                        order_.begin() + static_cast<ptrdiff_t>(run.last));
+    if (run.on_cpu)
+      draft.plan.cpu_experts.insert(draft.plan.cpu_experts.end(), experts.begin(), experts.end());
+    else
+      draft.plan.groups.push_back({experts, Capacities(draft, experts)});
+  }
+  draft.cost = coster_.Of(draft.plan);
+  return draft;
+}
+
+// [load prices] drafts of every price between the sides and every number of tiers.
+std::vector<std::vector<Draft>> LayerSearch::MakeDrafts(std::span<const double> load_prices) const {
+  const LayerCuts cuts(coster_, order_, ladder_, rules_.max_group, rules_.allow_cpu);
+  std::vector<std::vector<Draft>> drafts(load_prices.size());
+  std::vector<size_t> every(ladder_.size());
+  std::iota(every.begin(), every.end(), size_t{0});
+  for (const SidePrices& prices : Prices(objective_, coster_.spec())) {
+    // Fewer tiers than allowed can win: experts of one tier share dispatches.
+    for (uint32_t n_tiers = is_static() ? 1 : 0; n_tiers <= rules_.n_tiers; ++n_tiers) {
+      const std::vector<size_t> tiers = is_static() ? Tiers(prices, n_tiers) : every;
+      std::vector<uint32_t> ladder;
+      for (const size_t c : tiers) ladder.push_back(ladder_[c]);
+      const auto cheapest = cuts.Cheapest(prices, tiers, load_prices);
+      for (size_t l = 0; l < load_prices.size(); ++l) {
+        // A dearer load often changes nothing.
+        const bool same = l > 0 && cheapest[l] == cheapest[l - 1];
+        Draft draft = same ? drafts[l - 1].back() : FromCut(cheapest[l], prices, ladder);
+        drafts[l].push_back(std::move(draft));
       }
-      if (end == begin + 1 && rules_.allow_cpu && least[begin] + price.cpu_second * fixed_cpu < least[end]) {
-        least[end] = least[begin] + price.cpu_second * fixed_cpu;
-        length[end] = 0;
-      }
-      for (size_t c = 0; c < n_capacities; ++c) npu[c] = price.Npu(coster_.Dispatch(last - first, draft.ladder[c]));
-      std::fill(fixed.begin(), fixed.end(), 0.0);
-      double cost = 0;
-      for (uint32_t s = 0; s < kScenarios; ++s) {
-        if (on_cpu[s] == 0) continue;  // nobody came: no dispatch
-        double cheapest = price.cpu_second * on_cpu[s];
-        for (size_t c = 0; c < n_capacities; ++c) {
-          const double here = npu[c] + price.cpu_second * over[s * n_capacities + c];
-          fixed[c] += here / kScenarios;
-          cheapest = std::min(cheapest, here);
-        }
-        cost += cheapest / kScenarios;
-      }
-      if (!coster_.per_run_capacity()) cost = *std::min_element(fixed.begin(), fixed.end());
-      cost += least[begin] + price.Npu(coster_.Load(last - first));
-      if (cost < least[end]) least[end] = cost, length[end] = end - begin;
     }
   }
-  for (size_t end = n_atoms; end > 0;) {
-    const size_t begin = end - std::max<size_t>(length[end], 1);
-    const std::vector<uint32_t> run(order_.begin() + static_cast<ptrdiff_t>(begin * atom),
-                                    order_.begin() + static_cast<ptrdiff_t>(std::min(end * atom, n_)));
-    if (length[end] == 0)
-      draft.plan.cpu_experts.insert(draft.plan.cpu_experts.end(), run.begin(), run.end());
-    else
-      draft.plan.groups.push_back({run, Capacities(draft, run)});
-    end = begin;
+  if (!rules_.allow_cpu) return drafts;
+  for (std::vector<Draft>& of_price : drafts) {
+    Draft& draft = of_price.emplace_back(of_price[0]);
+    draft.plan.groups.clear();
+    draft.plan.cpu_experts = order_;
+    draft.cost = coster_.Of(draft.plan);
   }
-  std::reverse(draft.plan.groups.begin(), draft.plan.groups.end());  // hottest first
+  return drafts;
+}
+
+LayerPlan LayerSearch::Best(std::vector<Draft> drafts, double load_price, bool polish) {
+  const auto better = [](const Draft& a, const Draft& b) { return a.score < b.score; };
+  load_price_ = load_price;
+  for (Draft& draft : drafts) draft.score = Score(draft.cost, objective_, load_price);
+  if (polish) {
+    std::stable_sort(drafts.begin(), drafts.end(), better);
+    const auto same = [](const Draft& a, const Draft& b) { return a.score == b.score; };
+    drafts.erase(std::unique(drafts.begin(), drafts.end(), same), drafts.end());
+    // The best first; each may use half of what those before it left.
+    size_t budget = kPolishWork / n_;
+    for (Draft& draft : drafts) {
+      size_t share = budget - budget / 2;
+      budget -= share;
+      Polish(draft, share);
+      budget += share;
+    }
+  }
+  Draft& best = *std::min_element(drafts.begin(), drafts.end(), better);
+  for (ExpertGroup& group : best.plan.groups) std::sort(group.experts.begin(), group.experts.end());
+  std::sort(best.plan.cpu_experts.begin(), best.plan.cpu_experts.end());
+  return std::move(best.plan);
 }
 
 std::vector<uint32_t> LayerSearch::Capacities(const Draft& draft, const std::vector<uint32_t>& experts) const {
-  if (coster_.per_run_capacity()) return Menu(draft.price, experts);
+  if (coster_.per_run_capacity()) return Menu(draft.prices, experts);
   uint32_t best = draft.ladder[0];
   double least = std::numeric_limits<double>::infinity();
   for (const uint32_t capacity : draft.ladder) {
-    const double npu = draft.price.Npu(coster_.Dispatch(experts.size(), capacity));
+    const double npu = draft.prices.Npu(coster_.Dispatch(experts.size(), capacity));
     double cost = 0;
     for (uint32_t s = 0; s < kScenarios; ++s) {
       uint64_t rows = 0;
@@ -275,7 +252,7 @@ std::vector<uint32_t> LayerSearch::Capacities(const Draft& draft, const std::vec
         rows += Load(s, expert);
         cpu += Overflow(Load(s, expert), capacity);
       }
-      if (rows > 0) cost += npu + draft.price.cpu_second * cpu;
+      if (rows > 0) cost += npu + draft.prices.cpu_second * cpu;
     }
     if (cost < least) least = cost, best = capacity;
   }
@@ -283,7 +260,7 @@ std::vector<uint32_t> LayerSearch::Capacities(const Draft& draft, const std::vec
 }
 
 // Quantiles of the group's own loads and the layer's ladder; whichever is missed least goes until kMaxMenu are left.
-std::vector<uint32_t> LayerSearch::Menu(const Price& price, const std::vector<uint32_t>& experts) const {
+std::vector<uint32_t> LayerSearch::Menu(const SidePrices& prices, const std::vector<uint32_t>& experts) const {
   std::vector<uint32_t> loads;
   for (uint32_t s = 0; s < kScenarios; ++s) {
     for (const uint32_t expert : experts) loads.push_back(Load(s, expert));
@@ -295,11 +272,11 @@ std::vector<uint32_t> LayerSearch::Menu(const Price& price, const std::vector<ui
   menu.erase(std::unique(menu.begin(), menu.end()), menu.end());
   std::vector<std::array<double, kScenarios>> cost(menu.size());
   std::array<double, kScenarios> on_cpu{};
-  for (size_t c = 0; c < menu.size(); ++c) cost[c].fill(price.Npu(coster_.Dispatch(experts.size(), menu[c])));
+  for (size_t c = 0; c < menu.size(); ++c) cost[c].fill(prices.Npu(coster_.Dispatch(experts.size(), menu[c])));
   for (size_t i = 0; i < loads.size(); ++i) {
     const size_t s = i / experts.size();
-    on_cpu[s] += price.cpu_second * coster_.cpu().Of(loads[i]);
-    for (size_t c = 0; c < menu.size(); ++c) cost[c][s] += price.cpu_second * Overflow(loads[i], menu[c]);
+    on_cpu[s] += prices.cpu_second * coster_.cpu().Of(loads[i]);
+    for (size_t c = 0; c < menu.size(); ++c) cost[c][s] += prices.cpu_second * Overflow(loads[i], menu[c]);
   }
   const auto without = [&](size_t gone) {
     double sum = 0;
@@ -346,7 +323,7 @@ bool LayerSearch::Accept(Draft& best, size_t& budget, Draft draft) const {
   if (budget == 0) return false;
   --budget;
   if (is_static() && UsedTiers(draft.plan).size() > rules_.n_tiers) return false;
-  draft.score = Score(coster_.Of(draft.plan), objective_);
+  draft.score = Score(coster_.Of(draft.plan), objective_, load_price_);
   if (draft.score >= best.score * kLeastGain) return false;
   best = std::move(draft);
   return true;
@@ -476,10 +453,11 @@ void LayerSearch::Polish(Draft& best, size_t& budget) const {
 
 }  // namespace
 
-LayerPlan SearchLayer(const LayerCoster& coster, const GroupRules& rules, Objective objective) {
+std::vector<LayerPlan> SearchLayer(const LayerCoster& coster, const GroupRules& rules, Objective objective,
+                                   std::span<const double> load_prices, bool polish) {
   NM_CHECK(rules.max_group >= 1 && coster.scenarios().n_experts() >= 1);
   NM_CHECK(coster.per_run_capacity() == (rules.n_tiers == 0));
-  return LayerSearch(coster, rules, objective).Run();
+  return LayerSearch(coster, rules, objective).Run(load_prices, polish);
 }
 
 }  // namespace npumoe

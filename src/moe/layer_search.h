@@ -4,6 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "moe/layer_cost.h"
 #include "moe/plan.h"
@@ -21,10 +23,12 @@ struct GroupRules {
   uint32_t max_capacity = 4096;  // itself a multiple of capacity_step
 };
 
-// Groups and cpu_experts of the cheapest plan found; attention and scale are left alone. For a list of prices between
-// the two sides the experts, sorted by expected load, are cut by dynamic programming into runs, each a group at its
-// cheapest capacities or left to the CPU; the best of these by Score is then improved by moving single experts and
-// whole groups while that helps. Deterministic; time grows about linearly with the number of experts.
-LayerPlan SearchLayer(const LayerCoster& coster, const GroupRules& rules, Objective objective);
+// Groups and cpu_experts of the cheapest plan for every load price (what a second of loading programs costs against
+// one of running them; 0 when all programs of the whole plan stay loaded); attention and scale are left alone. For a
+// list of prices between the two sides the experts, sorted by expected load, are cut by dynamic programming into runs,
+// each a group at its cheapest capacities or left to the CPU; the best of these by Score is, with `polish`, improved by
+// moving single experts and whole groups while that helps. Deterministic; time grows about linearly with the experts.
+std::vector<LayerPlan> SearchLayer(const LayerCoster& coster, const GroupRules& rules, Objective objective,
+                                   std::span<const double> load_prices, bool polish);
 
 }  // namespace npumoe

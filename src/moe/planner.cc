@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numeric>
 
@@ -12,6 +13,7 @@
 #include "moe/attention_plan.h"
 #include "moe/layer_cost.h"
 #include "moe/layer_search.h"
+#include "moe/plan_cost.h"
 
 namespace npumoe {
 namespace {
@@ -19,9 +21,11 @@ namespace {
 constexpr float kF16Max = 65504;
 constexpr float kSafe = kF16Max / 4;  // room for text unlike the calibration's
 constexpr float kMaxExpertScale = 65536;
-// Prices of loading a program, in loads, that are tried when not all programs can stay loaded: the first keeps the
-// cheapest groups and pays for loading them, the others give up groups until the rest stays.
-constexpr double kLoadPrices[] = {1, 4, 16, 64};
+// Prices of a second of loading, in seconds of running, that are tried when not all programs can stay loaded: the first
+// ignore loads that may hide behind other work, the last give up groups until the rest stays.
+constexpr std::array kLoadPrices{0.0, 0.1, 0.25, 0.5, 1.0, 4.0, 16.0, 64.0};
+// Programs looked at while layers are switched between the plans of these prices: well below a second.
+constexpr size_t kSwitchWork = 2'000'000;
 
 uint32_t RoundUpTo(uint32_t n, uint64_t multiple) {
   return static_cast<uint32_t>(std::min<uint64_t>((n + multiple - 1) / multiple * multiple, UINT32_MAX));
@@ -32,11 +36,11 @@ bool AttentionOnCpu(Placement placement) { return placement == Placement::kCpu |
 bool ExpertsOnCpu(Placement placement) { return placement == Placement::kCpu || placement == Placement::kAnemll; }
 bool WholeChunkGraphs(Placement placement) { return placement == Placement::kNaive || placement == Placement::kBase; }
 
-// What a set of layer plans costs, experts and attention.
-struct Totals {
-  double seconds = 0, joules = 0, load_seconds = 0;
-  size_t n_programs = 0, bytes = 0;
-  bool resident = true;  // all programs stay loaded
+// One way to plan a layer's experts.
+struct Candidate {
+  std::vector<ExpertGroup> groups;
+  std::vector<uint32_t> cpu_experts;
+  LayerCost cost;
 };
 
 class Planner {
@@ -75,12 +79,17 @@ class Planner {
   Status FindRules();
   std::string ScaleOrDanger(uint32_t layer, float& scale) const;
   void PlanExperts();
-  void PlaceExperts(double load_price, std::vector<LayerPlan>& layers, std::vector<LayerCost>& costs) const;
-  void AllOnCpu(LayerPlan& layer) const;
-  void OneGraphEach(LayerPlan& layer) const;
-  Totals Sum(const std::vector<LayerPlan>& layers, const std::vector<LayerCost>& costs) const;
-  double ScoreOf(const Totals& totals) const;
-  void Explain(const std::vector<LayerCost>& costs, const Totals& totals);
+  void ScaleExperts();
+  std::vector<Candidate> PlaceLayer(uint32_t layer, std::span<const double> load_prices, bool polish) const;
+  bool IsSearched(uint32_t layer) const;
+  void AllOnCpu(Candidate& candidate) const;
+  void OneGraphEach(Candidate& candidate) const;
+  void Use(uint32_t layer, const Candidate& candidate);
+  bool UseIfBetter(uint32_t layer, const Candidate& candidate);
+  void SpreadLoads();
+  PlanCost Sum() const { return ExpectedPlanCost(config_, plan(), plan().layers, attention_, costs_, spec_); }
+  double ScoreOf(const PlanCost& cost) const;
+  void Explain();
   void ExplainLayer(uint32_t layer, const LayerCost& cost);
 
   const ModelConfig& config_;
@@ -93,6 +102,9 @@ class Planner {
   std::vector<std::vector<LoadHistogram>> plan_histograms_;  // [n_layers][n_experts] loads of one batch; dense: empty
   std::vector<AttentionCost> attention_;                     // [n_layers] of one batch
   std::vector<bool> experts_in_danger_;                      // [n_layers] fp16 cannot hold the experts' inputs
+  std::vector<LayerCost> costs_;                             // [n_layers] of plan().layers
+  std::vector<double> load_price_;                           // [n_layers] at which the layer was planned
+  PlanCost total_;                                           // of plan().layers
 };
 
 Status Planner::CheckRequest() const {
@@ -307,72 +319,103 @@ std::string Planner::ScaleOrDanger(uint32_t layer, float& scale) const {
   return {};
 }
 
-void Planner::AllOnCpu(LayerPlan& layer) const {
-  layer.groups.clear();
-  layer.cpu_experts.resize(config_.n_experts);
-  std::iota(layer.cpu_experts.begin(), layer.cpu_experts.end(), 0u);
+void Planner::AllOnCpu(Candidate& candidate) const {
+  candidate.cpu_experts.resize(config_.n_experts);
+  std::iota(candidate.cpu_experts.begin(), candidate.cpu_experts.end(), 0u);
 }
 
-void Planner::OneGraphEach(LayerPlan& layer) const {
+void Planner::OneGraphEach(Candidate& candidate) const {
   for (uint32_t expert = 0; expert < config_.n_experts; ++expert) {
-    layer.groups.push_back({{expert}, {RoundUpTo(batch_tokens_, spec_.last_axis_multiple)}});
+    candidate.groups.push_back({{expert}, {RoundUpTo(batch_tokens_, spec_.last_axis_multiple)}});
   }
 }
 
-void Planner::PlaceExperts(double load_price, std::vector<LayerPlan>& layers, std::vector<LayerCost>& costs) const {
-  costs.assign(config_.n_layers, {});
-  for (uint32_t index = 0; index < config_.n_layers; ++index) {
-    if (!config_.IsMoeLayer(index)) continue;
-    LayerPlan& layer = layers[index];
-    layer.groups.clear();
-    layer.cpu_experts.clear();
-    const auto& histograms = plan_histograms_[index];
-    const LayerCoster coster(config_, histograms, spec_, plan().expert_weights, plan().per_run_capacity, load_price);
-    if (ExpertsOnCpu(request_.placement) || experts_in_danger_[index]) {
-      AllOnCpu(layer);
-    } else if (WholeChunkGraphs(request_.placement)) {
-      OneGraphEach(layer);
-    } else {
-      LayerPlan found = SearchLayer(coster, rules_, request_.objective);
-      layer.groups = std::move(found.groups);
-      layer.cpu_experts = std::move(found.cpu_experts);
+// Whether the layer's plan is searched for and not given by the placement.
+bool Planner::IsSearched(uint32_t layer) const {
+  return config_.IsMoeLayer(layer) && !ExpertsOnCpu(request_.placement) && !experts_in_danger_[layer] &&
+         !WholeChunkGraphs(request_.placement);
+}
+
+// One candidate for every load price; a single one when nothing is searched.
+std::vector<Candidate> Planner::PlaceLayer(uint32_t layer, std::span<const double> load_prices, bool polish) const {
+  if (!config_.IsMoeLayer(layer)) return {Candidate{}};
+  const LayerCoster coster(config_, plan_histograms_[layer], spec_, plan().expert_weights, plan().per_run_capacity);
+  std::vector<Candidate> candidates;
+  if (IsSearched(layer)) {
+    for (LayerPlan& found : SearchLayer(coster, rules_, request_.objective, load_prices, polish)) {
+      candidates.push_back({std::move(found.groups), std::move(found.cpu_experts), {}});
     }
-    costs[index] = LayerCoster(config_, histograms, spec_, plan().expert_weights, plan().per_run_capacity, 0).Of(layer);
+  } else if (WholeChunkGraphs(request_.placement) && !experts_in_danger_[layer]) {
+    OneGraphEach(candidates.emplace_back());
+  } else {
+    AllOnCpu(candidates.emplace_back());
   }
+  for (Candidate& candidate : candidates) {
+    LayerPlan priced;
+    priced.groups = candidate.groups;
+    priced.cpu_experts = candidate.cpu_experts;
+    candidate.cost = coster.Of(priced);
+  }
+  return candidates;
 }
 
-Totals Planner::Sum(const std::vector<LayerPlan>& layers, const std::vector<LayerCost>& costs) const {
-  Totals totals;
-  const auto program = [&](size_t bytes) {
-    ++totals.n_programs;
-    totals.bytes += bytes;
-    totals.load_seconds += spec_.load_seconds.value + static_cast<double>(bytes) / spec_.weight_bytes_per_second.value;
-  };
+void Planner::Use(uint32_t layer, const Candidate& candidate) {
+  plan().layers[layer].groups = candidate.groups;
+  plan().layers[layer].cpu_experts = candidate.cpu_experts;
+  costs_[layer] = candidate.cost;
+}
+
+bool Planner::UseIfBetter(uint32_t layer, const Candidate& candidate) {
+  const Candidate old{plan().layers[layer].groups, plan().layers[layer].cpu_experts, costs_[layer]};
+  Use(layer, candidate);
+  const PlanCost cost = Sum();
+  if (ScoreOf(cost) < ScoreOf(total_)) {
+    total_ = cost;
+    return true;
+  }
+  Use(layer, old);
+  return false;
+}
+
+double Planner::ScoreOf(const PlanCost& cost) const {
+  LayerCost all;
+  all.npu_seconds = all.cpu_seconds = cost.seconds;
+  all.joules = cost.joules;
+  return Score(all, request_.objective);
+}
+
+// Not all programs fit at once: first one load price for all layers, then layers switch on their own.
+void Planner::SpreadLoads() {
+  std::vector<std::vector<Candidate>> candidates;
   for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
-    totals.seconds += attention_[layer].npu_seconds + attention_[layer].cpu_seconds + costs[layer].Seconds();
-    totals.joules += attention_[layer].joules + costs[layer].joules;
-    if (layers[layer].attention == AttentionPlace::kNpu) {
-      program(AttentionWeightBytes(config_, config_.IsMoeLayer(layer), plan().attention_weights));
+    candidates.push_back(PlaceLayer(layer, kLoadPrices, /*polish=*/false));
+  }
+  size_t best = 0;
+  const auto use_all = [&](size_t price) {
+    for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
+      Use(layer, candidates[layer][std::min(price, candidates[layer].size() - 1)]);
     }
-    for (const ExpertGroup& group : layers[layer].groups) {
-      program(group.experts.size() * ExpertWeightBytes(config_, plan().expert_weights) + kGraphConstantBytes);
+    return Sum();
+  };
+  for (size_t price = 1; price < kLoadPrices.size(); ++price) {
+    if (const PlanCost cost = use_all(price); ScoreOf(cost) < ScoreOf(total_)) total_ = cost, best = price;
+  }
+  total_ = use_all(best);
+  load_price_.assign(config_.n_layers, kLoadPrices[best]);
+  size_t budget = kSwitchWork / std::max<size_t>(total_.n_programs, 1);
+  for (bool moved = true; moved && budget > 0;) {
+    moved = false;
+    for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
+      for (size_t price = 0; price < candidates[layer].size() && budget > 0; ++price, --budget) {
+        if (!UseIfBetter(layer, candidates[layer][price])) continue;
+        load_price_[layer] = kLoadPrices[price];
+        moved = true;
+      }
     }
   }
-  totals.resident = totals.n_programs <= spec_.max_programs && totals.bytes <= spec_.max_resident_bytes;
-  if (totals.resident) {
-    totals.load_seconds = 0;
-  } else {  // layers come round in order, so what was evicted is always what comes next
-    totals.seconds += totals.load_seconds;
-    totals.joules += totals.load_seconds * spec_.watts_base.value;
-  }
-  return totals;
 }
 
-double Planner::ScoreOf(const Totals& totals) const {
-  return Score({totals.seconds, totals.seconds, totals.joules, 0, 0}, request_.objective);
-}
-
-void Planner::PlanExperts() {
+void Planner::ScaleExperts() {
   experts_in_danger_.assign(config_.n_layers, false);
   for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
     if (!config_.IsMoeLayer(layer)) continue;
@@ -383,28 +426,27 @@ void Planner::PlanExperts() {
       Say("layer {}: experts are scaled by 1/{}: their values would pass {}", layer, scale, kSafe);
     }
   }
-  std::vector<LayerCost> costs;
-  PlaceExperts(0, plan().layers, costs);
-  Totals totals = Sum(plan().layers, costs);
-  // Only plans that may move experts can pay less for loading.
-  for (const double price : kLoadPrices) {
-    if (totals.resident || !rules_.allow_cpu || ExpertsOnCpu(request_.placement)) break;
-    std::vector<LayerPlan> layers = plan().layers;
-    std::vector<LayerCost> layer_costs;
-    PlaceExperts(price, layers, layer_costs);
-    const Totals other = Sum(layers, layer_costs);
-    if (ScoreOf(other) < ScoreOf(totals)) {
-      totals = other;
-      plan().layers = std::move(layers);
-      costs = std::move(layer_costs);
-    }
-    if (other.resident) break;
+}
+
+void Planner::PlanExperts() {
+  ScaleExperts();
+  costs_.assign(config_.n_layers, {});
+  load_price_.assign(config_.n_layers, 0);
+  constexpr std::array kFree{0.0};
+  for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
+    Use(layer, PlaceLayer(layer, kFree, /*polish=*/false)[0]);
   }
-  plan().expected_seconds = totals.seconds;
-  plan().expected_joules = totals.joules;
-  out_.n_programs = totals.n_programs;
-  out_.program_bytes = totals.bytes;
-  Explain(costs, totals);
+  total_ = Sum();
+  // Only plans that may move experts can pay less for loading.
+  if (!total_.loads.resident && rules_.allow_cpu && !ExpertsOnCpu(request_.placement)) SpreadLoads();
+  for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
+    if (IsSearched(layer)) UseIfBetter(layer, PlaceLayer(layer, {&load_price_[layer], 1}, /*polish=*/true)[0]);
+  }
+  plan().expected_seconds = total_.seconds;
+  plan().expected_joules = total_.joules;
+  out_.n_programs = total_.n_programs;
+  out_.program_bytes = total_.program_bytes;
+  Explain();
 }
 
 void Planner::ExplainLayer(uint32_t layer, const LayerCost& cost) {
@@ -427,22 +469,23 @@ void Planner::ExplainLayer(uint32_t layer, const LayerCost& cost) {
       unseen > 0 ? fmt::format("; {} experts never seen keep a place", unseen) : std::string());
 }
 
-void Planner::Explain(const std::vector<LayerCost>& costs, const Totals& totals) {
+void Planner::Explain() {
   for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
-    if (config_.IsMoeLayer(layer)) ExplainLayer(layer, costs[layer]);
+    if (config_.IsMoeLayer(layer)) ExplainLayer(layer, costs_[layer]);
   }
-  if (totals.resident) {
-    Say("{} programs of {:.1f} MB in all stay loaded (limits max_programs {}, max_resident_bytes {:.0f} MB)",
-        totals.n_programs, static_cast<double>(totals.bytes) * 1e-6, spec_.max_programs,
-        static_cast<double>(spec_.max_resident_bytes) * 1e-6);
+  const std::string limits = fmt::format("limits max_programs {}, max_resident_bytes {:.0f} MB", spec_.max_programs,
+                                         static_cast<double>(spec_.max_resident_bytes) * 1e-6);
+  const std::string programs = fmt::format("{} programs of {:.1f} MB in all", total_.n_programs,
+                                           static_cast<double>(total_.program_bytes) * 1e-6);
+  if (total_.loads.resident) {
+    Say("{} stay loaded ({})", programs, limits);
   } else {
-    Say("{} programs of {:.1f} MB cannot all stay loaded (limits max_programs {}, max_resident_bytes {:.0f} MB): "
-        "loading them costs {:.3f} s a batch",
-        totals.n_programs, static_cast<double>(totals.bytes) * 1e-6, spec_.max_programs,
-        static_cast<double>(spec_.max_resident_bytes) * 1e-6, totals.load_seconds);
+    Say("{} cannot all stay loaded ({}): a batch loads programs for {:.4f} s, of which {:.4f} s do not hide behind the "
+        "layer before (loading is assumed not to slow down what runs beside it)",
+        programs, limits, total_.loads.load_seconds, total_.loads.wait_seconds);
   }
   Say("attention and routed experts of a batch of {} tokens: expected {:.4f} s, {:.4f} J (simulated, {})",
-      batch_tokens_, totals.seconds, totals.joules, spec_.name);
+      batch_tokens_, total_.seconds, total_.joules, spec_.name);
 }
 
 }  // namespace

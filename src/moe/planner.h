@@ -44,9 +44,10 @@ inline constexpr double kAssumedFileBytesPerWeight = 34.0 / 32;
 
 // Expected cost of one layer's MoE part for one batch, in seconds and joules, under the calibrated load distributions:
 // the function that MakePlan minimises. Pure; used by tests to enumerate alternatives. The mean over 16 load scenarios
-// (see LoadScenarios in layer_cost.h) of what ChooseRun makes of each; loading programs is not in it.
+// (see LoadScenarios in layer_cost.h) of what ChooseRun makes of each.
 struct LayerCost {
   double npu_seconds = 0, cpu_seconds = 0, joules = 0;
+  double load_seconds = 0, load_joules = 0;  // of loading all its groups once; in none of the others
   double expected_overflow_rows = 0, padded_rows = 0;
   double Seconds() const { return npu_seconds > cpu_seconds ? npu_seconds : cpu_seconds; }
 };

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moe/plan_cost.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "moe/layer_cost.h"
+
+namespace npumoe {
+namespace {
+
+constexpr size_t kBatches = 6;  // which layers stay loaded moves from batch to batch; the mean of a few is steady
+
+// Which programs are loaded, and until when the loader is busy.
+class Residency {
+ public:
+  Residency(std::span<const LayerPrograms> layers, const NpuSpec& spec) : layers_(layers), spec_(spec) {
+    for (const LayerPrograms& layer : layers) ready_.emplace_back(layer.bytes.size(), kAbsent);
+    for (size_t layer = 0; layer < layers.size(); ++layer) {
+      for (size_t program = 0; program < layers[layer].bytes.size(); ++program) {
+        if (!Fits(layers[layer].bytes[program])) return;
+        Take(layer, program, 0);
+      }
+    }
+  }
+
+  // Loads what `layer` lacks while `running` runs, from `now` on.
+  void Load(size_t layer, size_t running, double now) {
+    for (size_t program = 0; program < ready_[layer].size(); ++program) {
+      if (ready_[layer][program] != kAbsent) continue;
+      const size_t bytes = layers_[layer].bytes[program];
+      const bool fits = MakeRoom(bytes, layer, running);
+      if (!fits && layer != running) return;  // it has to wait until this layer is through
+      const double seconds = ProgramLoadCost(static_cast<double>(bytes), spec_).seconds;
+      loader_free_ = std::max(loader_free_, now) + seconds;
+      load_seconds_ += seconds;
+      // What never fits is loaded for its run alone.
+      if (fits) {
+        Take(layer, program, loader_free_);
+      } else {
+        late_ = std::max(late_, loader_free_);
+      }
+    }
+  }
+
+  // When the programs [first, last) of `layer`, loaded or being loaded, are all there.
+  double Ready(size_t layer, size_t first, size_t last) {
+    double ready = std::exchange(late_, 0);
+    for (size_t program = first; program < last; ++program) ready = std::max(ready, ready_[layer][program]);
+    return ready;
+  }
+
+  double load_seconds() const { return load_seconds_; }
+
+ private:
+  static constexpr double kAbsent = -1;
+
+  bool Fits(size_t bytes) const {
+    return n_loaded_ < spec_.max_programs && bytes <= spec_.max_resident_bytes - bytes_loaded_;
+  }
+  void Take(size_t layer, size_t program, double ready) {
+    ready_[layer][program] = ready;
+    ++n_loaded_;
+    bytes_loaded_ += layers_[layer].bytes[program];
+  }
+  void Drop(size_t layer, size_t program) {
+    if (ready_[layer][program] == kAbsent || Fits(wanted_)) return;
+    ready_[layer][program] = kAbsent;
+    --n_loaded_;
+    bytes_loaded_ -= layers_[layer].bytes[program];
+  }
+  bool MakeRoom(size_t bytes, size_t layer, size_t running) {
+    wanted_ = bytes;
+    const size_t n = layers_.size();
+    for (size_t back = 1; back < n && !Fits(bytes); ++back) {
+      const size_t victim = (running + n - back) % n;
+      if (victim == layer || victim == running) continue;
+      const size_t attention = layers_[victim].attention_on_npu ? 1 : 0;  // goes last
+      for (size_t program = attention; program < ready_[victim].size(); ++program) Drop(victim, program);
+      if (attention > 0) Drop(victim, 0);
+    }
+    return Fits(bytes);
+  }
+
+  std::span<const LayerPrograms> layers_;
+  const NpuSpec& spec_;
+  std::vector<std::vector<double>> ready_;  // [layers][programs] when loaded
+  size_t n_loaded_ = 0, bytes_loaded_ = 0, wanted_ = 0;
+  double loader_free_ = 0, load_seconds_ = 0, late_ = 0;
+};
+
+}  // namespace
+
+LoadCost ExpectedLoads(std::span<const LayerPrograms> layers, const NpuSpec& spec) {
+  size_t n_programs = 0, bytes = 0;
+  for (const LayerPrograms& layer : layers) {
+    n_programs += layer.bytes.size();
+    for (const size_t program : layer.bytes) bytes += program;
+  }
+  if (n_programs <= spec.max_programs && bytes <= spec.max_resident_bytes) return {};
+  Residency residency(layers, spec);
+  double now = 0, wait = 0;
+  const auto wait_until = [&](double ready) {
+    wait += std::max(0.0, ready - now);
+    now = std::max(now, ready);
+  };
+  for (size_t batch = 0; batch < kBatches; ++batch) {
+    for (size_t layer = 0; layer < layers.size(); ++layer) {
+      const LayerPrograms& programs = layers[layer];
+      residency.Load(layer, layer, now);
+      residency.Load((layer + 1) % layers.size(), layer, now);
+      const size_t n_attention = programs.attention_on_npu && !programs.bytes.empty() ? 1 : 0;
+      wait_until(residency.Ready(layer, 0, n_attention));
+      now += programs.attention_seconds;
+      wait_until(residency.Ready(layer, n_attention, programs.bytes.size()));
+      now += programs.expert_seconds;
+    }
+  }
+  return {false, residency.load_seconds() / kBatches, wait / kBatches};
+}
+
+PlanCost ExpectedPlanCost(const ModelConfig& config, const Plan& plan, std::span<const LayerPlan> layers,
+                          std::span<const AttentionCost> attention, std::span<const LayerCost> experts,
+                          const NpuSpec& spec) {
+  PlanCost total;
+  std::vector<LayerPrograms> programs(layers.size());
+  for (uint32_t layer = 0; layer < layers.size(); ++layer) {
+    LayerPrograms& p = programs[layer];
+    p.attention_on_npu = layers[layer].attention == AttentionPlace::kNpu;
+    p.attention_seconds = attention[layer].npu_seconds + attention[layer].cpu_seconds;
+    p.expert_seconds = experts[layer].Seconds();
+    if (p.attention_on_npu) {
+      p.bytes.push_back(AttentionWeightBytes(config, config.IsMoeLayer(layer), plan.attention_weights));
+    }
+    for (const ExpertGroup& group : layers[layer].groups) {
+      p.bytes.push_back(group.experts.size() * ExpertWeightBytes(config, plan.expert_weights) + kGraphConstantBytes);
+    }
+    total.seconds += p.attention_seconds + p.expert_seconds;
+    total.joules += attention[layer].joules + experts[layer].joules;
+    total.n_programs += p.bytes.size();
+    for (const size_t bytes : p.bytes) total.program_bytes += bytes;
+  }
+  total.loads = ExpectedLoads(programs, spec);
+  total.seconds += total.loads.wait_seconds;
+  total.joules += total.loads.load_seconds * spec.watts_base.value;
+  return total;
+}
+
+}  // namespace npumoe
