@@ -33,7 +33,7 @@ std::string Build(const BuildInfo& build) {
 std::string Table(const NpuDescription& npu) {
   std::string text = fmt::format("\n{}: {}, simulated with\n", npu.name, npu.title);
   for (const NpuProperty& p : npu.properties) {
-    text += fmt::format("  {:<25} {:>12.6g} {:<10} {}\n", p.name, p.value, p.unit, p.source);
+    text += fmt::format("  {:<25} {:>12.10g} {:<10} {}\n", p.name, p.value, p.unit, p.source);
   }
   return text;
 }
