@@ -36,6 +36,12 @@ class AttentionBlock {
   std::span<const float> Cos(size_t row) { return cos_.Row(row); }  // [rope_dim / 2]
   std::span<const float> Sin(size_t row) { return sin_.Row(row); }  // [rope_dim / 2]
 
+  // Of the last Run, for an observer: after q/k norm and rope; the output is what was added to y.
+  MatView Queries(size_t n_tokens) { return q_.Rows(n_tokens); }   // [tokens, n_heads * head_dim]
+  MatView Keys(size_t n_tokens) { return k_.Rows(n_tokens); }      // [tokens, n_kv_heads * head_dim]
+  MatView Values(size_t n_tokens) { return v_.Rows(n_tokens); }    // [tokens, n_kv_heads * head_dim]
+  MatView Output(size_t n_tokens) { return out_.Rows(n_tokens); }  // [tokens, dim]
+
   size_t scratch_bytes() const;
 
  private:

@@ -129,7 +129,8 @@ Result<std::vector<int32_t>> Engine::EncodeChat(std::span<const Message> message
   const SpecialTokens& special = impl_->tokenizer.special();
   if (special.add_bos && special.bos) ids.push_back(*special.bos);
   for (const ChatPiece& piece : pieces) {
-    const auto part = impl_->tokenizer.Encode(piece.text, {/*add_special=*/false, /*parse_special=*/piece.is_markup});
+    const auto part = impl_->tokenizer.Encode(piece.text, {/*add_special=*/false, /*parse_special=*/piece.is_markup,
+                                                           /*is_continuation=*/&piece != &pieces[0]});
     // A format may spell out the BOS that the tokenizer adds: one is enough.
     const bool twice = !ids.empty() && ids.size() == 1 && !part.empty() && special.bos && part[0] == *special.bos &&
                        ids[0] == *special.bos;

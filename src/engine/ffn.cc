@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/routing_observer.h"
 #include "kernels/vector_ops.h"
 #include "moe/router.h"
 
@@ -51,9 +52,17 @@ Status Ffn::Run(size_t layer, const LayerWeights& weights, MatView x, MatView y)
   for (uint32_t expert = 0; expert < config_.n_experts; ++expert) {
     all_[expert] = {dispatch_.expert_begin[expert], dispatch_.expert_begin[expert + 1]};
   }
+  if (observer_ != nullptr) observer_->SeeChoices(std::span(experts_).first(x.rows * config_.top_k));
   RunSlots(weights, x, all_);
+  if (observer_ != nullptr) observer_->SeeOutputs(dispatch_, packed_out_.Rows(dispatch_.slots.size()));
   Combine(weights, x, y);
   return Ok{};
+}
+
+void Ffn::SeeGateUp(MatView gate, MatView up) {
+  if (observer_ == nullptr) return;
+  observer_->See(&ActivationRange::gate, gate);
+  observer_->See(&ActivationRange::up, up);
 }
 
 void Ffn::Combine(const LayerWeights& weights, MatView x, MatView y) {
@@ -70,9 +79,13 @@ void Ffn::RunDense(const TensorView& w_gate, const TensorView& w_up, const Tenso
   const MatView up{up_.Row(0).data(), x.rows, width, width};
   const MatMulJob wide[] = {{x, w_gate, gate}, {x, w_up, up}};
   compute_.matmul.Run(wide);
+  SeeGateUp(gate, up);
   compute_.ForRows(x.rows, [&](size_t row) { SiluMul({gate.Row(row), width}, {up.Row(row), width}); });
   const MatMulJob down[] = {{gate, w_down, out}};
   compute_.matmul.Run(down);
+  if (observer_ == nullptr) return;
+  observer_->See(&ActivationRange::hidden, gate);
+  observer_->See(&ActivationRange::expert_out, out);
 }
 
 void Ffn::RunShared(const LayerWeights& weights, MatView x, MatView y) {
@@ -124,18 +137,21 @@ void Ffn::RunSlots(const LayerWeights& weights, MatView x, std::span<const SlotR
   const size_t width = config_.expert_dim;
   const std::span<const float> rows(x.data, x.rows * x.stride);
   float* const gate = gate_.Row(0).data();
-  const float* const up = up_.Row(0).data();
+  float* const up = up_.Row(0).data();
   compute_.pool.ParallelFor(ranges.size(), [&](size_t expert, size_t) {
     const auto [begin, end] = ranges[expert];
     Pack(rows, config_.dim, std::span(dispatch_.slots).subspan(begin, end - begin),
          packed_.Flat(end).subspan(begin * config_.dim));
   });
   Multiply(weights, ranges, /*down=*/false);
+  const MatView gates{gate, dispatch_.slots.size(), width, width};
+  SeeGateUp(gates, {up, gates.rows, width, width});
   compute_.pool.ParallelFor(ranges.size(), [&](size_t expert, size_t) {
     for (size_t slot = ranges[expert].begin; slot < ranges[expert].end; ++slot) {
       SiluMul({gate + slot * width, width}, {up + slot * width, width});
     }
   });
+  if (observer_ != nullptr) observer_->See(&ActivationRange::hidden, gates);
   Multiply(weights, ranges, /*down=*/true);
 }
 

@@ -15,6 +15,8 @@
 
 namespace npumoe {
 
+class RoutingObserver;
+
 // Slots [begin, end) of one expert.
 struct SlotRange {
   uint32_t begin = 0, end = 0;
@@ -47,10 +49,15 @@ class Ffn {
   // y += weighted outputs of all slots, and the shared expert of x.
   void Combine(const LayerWeights& weights, MatView x, MatView y);
 
+  // From now on Run shows `observer` what it does; nullptr ends it. Borrowed. Not for callers of the parts: all slots
+  // of a dispatch must be computed here.
+  void Observe(RoutingObserver* observer) { observer_ = observer; }
+
   size_t scratch_bytes() const;
 
  private:
   void RunDense(const TensorView& w_gate, const TensorView& w_up, const TensorView& w_down, MatView x, MatView out);
+  void SeeGateUp(MatView gate, MatView up);  // before the activation
   void RunShared(const LayerWeights& weights, MatView x, MatView y);
   void Multiply(const LayerWeights& weights, std::span<const SlotRange> ranges, bool down);
 
@@ -66,6 +73,7 @@ class Ffn {
   std::vector<SlotRange> all_;     // [n_experts] every slot
   Dispatch dispatch_;
   std::vector<MatMulJob> jobs_;
+  RoutingObserver* observer_ = nullptr;
 };
 
 }  // namespace npumoe

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <bit>
 
+#include "engine/routing_observer.h"
 #include "tensor/quantize.h"
 
 namespace npumoe {
@@ -38,6 +39,20 @@ size_t Forward::scratch_bytes() const {
          compute_.matmul.scratch_bytes() + compute_.attention.scratch_bytes();
 }
 
+void Forward::Observe(RoutingObserver* observer) {
+  observer_ = observer;
+  ffn_.Observe(observer);
+}
+
+void Forward::SeeAttention(MatView x) {
+  observer_->See(&ActivationRange::attention_in, normed_.Rows(x.rows));
+  observer_->See(&ActivationRange::q, attention_.Queries(x.rows));
+  observer_->See(&ActivationRange::k, attention_.Keys(x.rows));
+  observer_->See(&ActivationRange::v, attention_.Values(x.rows));
+  observer_->See(&ActivationRange::attention_out, attention_.Output(x.rows));
+  observer_->See(&ActivationRange::residual, x);
+}
+
 void Forward::Embed(std::span<const int32_t> tokens) {
   for (size_t i = 0; i < tokens.size(); ++i) {
     DequantizeRow(weights_.embedding.dtype, weights_.embedding.Slice(static_cast<size_t>(tokens[i])).data, x_.Row(i));
@@ -53,6 +68,10 @@ Status Forward::Run(std::span<const int32_t> tokens, size_t first_position, cons
   MatView x = x_.Rows(tokens.size());
   for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
     const LayerWeights& weights = weights_.layers[layer];
+    if (observer_ != nullptr) {
+      observer_->BeginLayer(layer);
+      observer_->See(&ActivationRange::residual, x);
+    }
     if (npu != nullptr) {
       npu->Attention(layer, kv.Layer(layer), first_position, x, normed_.Rows(x.rows));
     } else {
@@ -60,7 +79,8 @@ Status Forward::Run(std::span<const int32_t> tokens, size_t first_position, cons
       NormRows(x, weights.attn_norm, weights.attn_norm_bias);
       attention_.Run(weights, kv.Layer(layer), first_position, normed_.Rows(x.rows), x);
     }
-    if (layer + 1 == config_.n_layers && rows != LogitRows::kAll) {
+    if (observer_ != nullptr) SeeAttention(x);
+    if (layer + 1 == config_.n_layers && rows != LogitRows::kAll && observer_ == nullptr) {
       if (rows == LogitRows::kNone) return Ok{};  // keys and values are all that later chunks need
       x = x_.Rows(x.rows - 1, 1);
       first_position += tokens.size() - 1;
@@ -74,10 +94,16 @@ Status Forward::Run(std::span<const int32_t> tokens, size_t first_position, cons
       const RealZone zone(npu == nullptr ? trace_ : nullptr, "feed-forward", layer);
       NM_TRY(ffn_.Run(layer, weights, normed_.Rows(x.rows), x));
     }
+    if (observer_ != nullptr) {
+      observer_->See(&ActivationRange::ffn_in, normed_.Rows(x.rows));
+      observer_->See(&ActivationRange::residual, x);
+    }
     if (!progress.LayerDone(tokens.size(), layer + 1, config_.n_layers))
       return MakeError(Code::kCancelled, "prefill: stopped by the caller");
   }
   NM_TRY(CheckFinite(x, config_.n_layers - 1, first_position));
+  if (rows == LogitRows::kNone) return Ok{};
+  if (rows == LogitRows::kLast) x = x_.Rows(tokens.size() - 1, 1);
   WriteLogits(x, logits);
   return Ok{};
 }

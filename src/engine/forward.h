@@ -52,6 +52,9 @@ class Forward {
   // From now on Run adds the layers' stages in real time to `trace`; nullptr ends it. Borrowed. A run with an NPU is
   // not traced here: its own clock is.
   void Record(Trace* trace) { trace_ = trace; }
+  // From now on Run shows `observer` every layer, the last one's FFN for all tokens whatever logits are asked for;
+  // `rows` = kNone then costs no vocabulary product. nullptr ends it. Borrowed; not for runs with an NPU.
+  void Observe(RoutingObserver* observer);
 
   size_t scratch_bytes() const;
   size_t max_chunk_tokens() const { return max_chunk_tokens_; }
@@ -63,6 +66,7 @@ class Forward {
   // normed_ = norm(x).
   void NormRows(MatView x, const TensorView& weight, const TensorView& bias);
   void WriteLogits(MatView x, std::span<float> logits);
+  void SeeAttention(MatView x);  // after it ran: what it read and made, and the residual it left
 
   const ModelConfig& config_;
   const ModelWeights& weights_;
@@ -73,6 +77,7 @@ class Forward {
   RopeTable short_rope_, long_rope_;
   RowBuffer x_, normed_;  // [tokens, dim]
   Trace* trace_ = nullptr;
+  RoutingObserver* observer_ = nullptr;
 };
 
 }  // namespace npumoe

@@ -21,25 +21,6 @@ constexpr size_t kMaxChunkLengths = 64, kMaxSources = 1024;
 constexpr uint64_t kMaxCount = uint64_t{1} << 53;  // whole numbers that any JSON tool keeps exactly
 constexpr size_t kShownTextBytes = 256;
 
-// Names of the ranges in the file and where they live.
-struct RangeField {
-  std::string_view name;
-  float ActivationRange::*member;
-};
-constexpr RangeField kRangeFields[] = {
-    {"attention_in", &ActivationRange::attention_in},
-    {"attention_out", &ActivationRange::attention_out},
-    {"expert_out", &ActivationRange::expert_out},
-    {"ffn_in", &ActivationRange::ffn_in},
-    {"gate", &ActivationRange::gate},
-    {"hidden", &ActivationRange::hidden},
-    {"k", &ActivationRange::k},
-    {"q", &ActivationRange::q},
-    {"residual", &ActivationRange::residual},
-    {"up", &ActivationRange::up},
-    {"v", &ActivationRange::v},
-};
-
 // JSON has no infinity; a value beyond every float endangers fp16 just as much.
 double Finite(double value) { return std::isfinite(value) ? value : static_cast<double>(FLT_MAX); }
 
@@ -72,7 +53,8 @@ json CoActivationToJson(const LayerRouting& layer, size_t n_experts) {
 json LayerToJson(const LayerRouting& layer, size_t n_experts) {
   json norms = json::array(), range = json::object();
   for (const double norm : layer.mean_output_norm) norms.push_back(Finite(norm));
-  for (const RangeField& field : kRangeFields) range[std::string(field.name)] = Finite(layer.range.*field.member);
+  for (const ActivationStage& stage : kActivationStages)
+    range[std::string(stage.name)] = Finite(layer.range.*stage.value);
   return {{"co_activation", CoActivationToJson(layer, n_experts)},
           {"half_tokens", layer.half_tokens},
           {"loads", LoadsToJson(layer)},
@@ -218,12 +200,12 @@ class LayerReader {
     const auto found = object_.find("range");
     if (found == object_.end() || !found->is_object()) return Wrong("range", "wanted an object");
     ActivationRange range;
-    for (const RangeField& field : kRangeFields) {
-      const std::string path = fmt::format("range.{}", field.name);
-      const auto value = found->find(field.name);
+    for (const ActivationStage& stage : kActivationStages) {
+      const std::string path = fmt::format("range.{}", stage.name);
+      const auto value = found->find(stage.name);
       if (value == found->end()) return Wrong(path, "missing");
       NM_TRY_VAR(const double number, Number(path, *value));
-      range.*field.member = static_cast<float>(std::min(number, static_cast<double>(FLT_MAX)));
+      range.*stage.value = static_cast<float>(std::min(number, static_cast<double>(FLT_MAX)));
     }
     return range;
   }
@@ -328,6 +310,14 @@ Result<RoutingStats> ParseRoutingStats(std::string_view text, std::string_view n
     stats.layers.push_back(std::move(layer));
   }
   return stats;
+}
+
+const ActivationStage& LargestStage(const ActivationRange& range) {
+  const ActivationStage* largest = kActivationStages;
+  for (const ActivationStage& stage : kActivationStages) {
+    if (range.*stage.value > range.*largest->value) largest = &stage;
+  }
+  return *largest;
 }
 
 Skew SkewOf(const LayerRouting& layer) {

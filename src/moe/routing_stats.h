@@ -22,6 +22,27 @@ struct ActivationRange {
   float ffn_in = 0, gate = 0, up = 0, hidden = 0, expert_out = 0;
 };
 
+struct ActivationStage {
+  std::string_view name;
+  float ActivationRange::*value;
+};
+// In name order, as files have them.
+inline constexpr ActivationStage kActivationStages[] = {
+    {"attention_in", &ActivationRange::attention_in},
+    {"attention_out", &ActivationRange::attention_out},
+    {"expert_out", &ActivationRange::expert_out},
+    {"ffn_in", &ActivationRange::ffn_in},
+    {"gate", &ActivationRange::gate},
+    {"hidden", &ActivationRange::hidden},
+    {"k", &ActivationRange::k},
+    {"q", &ActivationRange::q},
+    {"residual", &ActivationRange::residual},
+    {"up", &ActivationRange::up},
+    {"v", &ActivationRange::v},
+};
+// The stage with the largest value (the first of equals).
+const ActivationStage& LargestStage(const ActivationRange& range);
+
 struct LayerRouting {
   // [chunk length in RoutingStats::chunk_tokens][n_experts]
   std::vector<std::vector<LoadHistogram>> loads;
