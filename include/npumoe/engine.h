@@ -132,6 +132,7 @@ class Engine {
 
  private:
   friend class Session;
+  friend class Calibrator;
   struct Impl;
   explicit Engine(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
