@@ -11,6 +11,8 @@ int RunInfo(const std::vector<std::string>& args);
 int RunRun(const std::vector<std::string>& args);
 int RunChat(const std::vector<std::string>& args);
 int RunEval(const std::vector<std::string>& args);
+int RunCalibrate(const std::vector<std::string>& args);
+int RunPlot(const std::vector<std::string>& args);
 int RunBench(const std::vector<std::string>& args);
 int RunPlan(const std::vector<std::string>& args);
 int RunDoctor(const std::vector<std::string>& args);

@@ -27,6 +27,8 @@ constexpr Command kCommands[] = {
     {"chat", RunChat, "talk with a model"},
     {"info", RunInfo, "show what is in model files"},
     {"eval", RunEval, "perplexity of a text, and what an NPU changes"},
+    {"calibrate", RunCalibrate, "read texts and keep how the model routes them"},
+    {"plot", RunPlot, "draw what calibrate gathered"},
     {"bench", RunBench, "measure prompt and generation speed"},
     {"plan", RunPlan, "decide what runs on an NPU and in which fixed shapes"},
     {"doctor", RunDoctor, "show what this machine and this build have"},
