@@ -14,6 +14,7 @@
 
 #include "base/random.h"
 #include "engine/forward.h"
+#include "moe/router.h"
 #include "npu/simulated_device.h"
 #include "npumoe/make_model.h"
 
@@ -61,6 +62,8 @@ Plan RandomPlan(const ModelConfig& config, uint64_t seed) {
   plan.chunk_tokens = 32u << random.Below(2);
   plan.kv_buckets = {0, 64, 128, 256};
   plan.per_run_capacity = random.Below(2) == 0;
+  plan.order = random.Below(2) == 0 ? PrefillOrder::kChunkMajor : PrefillOrder::kLayerMajor;
+  plan.moe_batch_tokens = 50 + static_cast<uint32_t>(random.Below(200));  // below and above the prompt
   for (uint32_t layer = 0; layer < config.n_layers; ++layer) {
     LayerPlan layer_plan;
     if (random.Below(4) == 0) layer_plan.attention = AttentionPlace::kCpu;
@@ -118,8 +121,13 @@ class NpuLayersTest : public testing::TestWithParam<std::string> {
                                         forward.ffn());
       npu->BeginPrefill(own_report, nullptr);
     }
-    const Status status = forward.Run(tokens_, 0, kv, false, LogitRows::kAll, {}, logits, npu.get());
-    EXPECT_TRUE(status.ok()) << status.error().message;
+    const size_t batch = plan != nullptr ? BatchTokens(*plan, kTokens) : kTokens, n_vocab = config().vocab_size;
+    for (size_t begin = 0; begin < kTokens; begin += batch) {
+      const size_t n = std::min(batch, kTokens - begin);
+      const Status status = forward.Run(std::span(tokens_).subspan(begin, n), begin, kv, false, LogitRows::kAll, {},
+                                        std::span(logits).subspan(begin * n_vocab, n * n_vocab), npu.get());
+      EXPECT_TRUE(status.ok()) << status.error().message;
+    }
     if (npu) npu->EndPrefill(kTokens);
     if (npu && report != nullptr) *report = own_report;
     return logits;
@@ -149,6 +157,31 @@ class NpuLayersTest : public testing::TestWithParam<std::string> {
 };
 
 std::unique_ptr<NpuDevice> M2Max() { return MakeSimulatedDevice(**FindSpec("m2-max"), 2); }
+
+// docs/numerics.md, "Router logits from an NPU": eight roundings of a normalised value, each up to half a unit in the
+// last place (2^-11 of the value), as independent errors at six standard deviations, and the logit's own rounding.
+double RouterTolerance(std::span<const float> logits, std::span<const float> normed, const TensorView& router) {
+  constexpr double kUnit = 0x1p-11, kRoundings = 8, kSigmas = 6;
+  double worst = 0;
+  for (size_t e = 0; e < logits.size(); ++e) {
+    double squares = 0;
+    for (size_t i = 0; i < normed.size(); ++i) {
+      const double term = double{router.f32()[e * normed.size() + i]} * normed[i];
+      squares += term * term;
+    }
+    // A rounding error is uniform: its standard deviation is the half unit over the square root of three.
+    const double sigma = kUnit * std::sqrt(kRoundings / 3 * squares);
+    worst = std::max(worst, kSigmas * sigma + kUnit * std::fabs(double{logits[e]}));
+  }
+  return worst;
+}
+
+// How far the last chosen logit is above the best one left.
+double Edge(std::span<const float> logits, size_t top_k) {
+  std::vector<float> sorted(logits.begin(), logits.end());
+  std::sort(sorted.begin(), sorted.end(), std::greater<>());
+  return top_k < sorted.size() ? double{sorted[top_k - 1]} - sorted[top_k] : 0;
+}
 
 TEST_P(NpuLayersTest, AnyPlanGivesTheCpusDistributionsAndDropsNothing) {
   const auto cpu = Logits(nullptr, nullptr);
@@ -183,6 +216,110 @@ TEST_P(NpuLayersTest, AFailingDeviceChangesNothingButTheReport) {
     for (uint32_t layer = 0; layer < config().n_layers; ++layer) moe_layers += config().IsMoeLayer(layer) ? 1 : 0;
     EXPECT_EQ(e.rows_used + e.rows_spilled + e.rows_cpu, moe_layers * kTokens * config().top_k);
   }
+}
+
+TEST_P(NpuLayersTest, PruneDropsTheLeastSalientRowsAboveTheLargestCapacity) {
+  Plan plan = RandomPlan(config(), 3);
+  plan.mode = OverflowMode::kPrune;
+  for (LayerPlan& layer : plan.layers) {
+    for (ExpertGroup& group : layer.groups) group.capacities = {32};
+  }
+  RunReport report, again;
+  const auto pruned = Logits(&plan, M2Max(), &report);
+  // What the device does or fails to do changes no row's fate.
+  const auto flaky = Logits(&plan, std::make_unique<FlakyDevice>(M2Max(), 3, 2), &again);
+  EXPECT_LE(MedianKl(pruned, flaky), 1e-4);
+  EXPECT_FALSE(again.fallbacks.empty());
+  uint64_t dropped = 0;
+  for (uint32_t layer = 0; layer < config().n_layers; ++layer) {
+    const StageReport& e = report.layers[layer].experts;
+    if (!config().IsMoeLayer(layer)) continue;
+    EXPECT_EQ(e.rows_used + e.rows_spilled + e.rows_cpu + e.rows_pruned, kTokens * config().top_k);
+    EXPECT_EQ(e.rows_rerouted, 0u);
+    dropped += e.rows_pruned;
+  }
+  EXPECT_GT(dropped, 0u);
+  EXPECT_NEAR(static_cast<double>(again.Experts().rows_pruned), static_cast<double>(dropped), 0.02 * double(dropped));
+}
+
+TEST_P(NpuLayersTest, RerouteMovesRowsAndDropsNone) {
+  Plan plan = RandomPlan(config(), 3);
+  plan.mode = OverflowMode::kReroute;
+  for (LayerPlan& layer : plan.layers) {
+    for (ExpertGroup& group : layer.groups) group.capacities = {32};
+  }
+  RunReport report;
+  Logits(&plan, M2Max(), &report);
+  uint64_t moved = 0;
+  for (uint32_t layer = 0; layer < config().n_layers; ++layer) {
+    const StageReport& e = report.layers[layer].experts;
+    if (!config().IsMoeLayer(layer)) continue;
+    EXPECT_EQ(e.rows_used + e.rows_spilled + e.rows_cpu, kTokens * config().top_k);
+    EXPECT_EQ(e.rows_pruned, 0u);
+    moved += e.rows_rerouted;
+  }
+  EXPECT_GT(moved, 0u);
+}
+
+// Layer by layer with the CPU's inputs, so that nothing adds up: every router logit is off by rounding alone, and a
+// token chooses other experts only where the logits on the edge were closer than that.
+TEST_P(NpuLayersTest, ChosenExpertsAreTheCpusUpToNearTies) {
+  Plan plan = RandomPlan(config(), 1);
+  for (LayerPlan& layer : plan.layers) layer.attention = AttentionPlace::kNpu;
+  Forward forward(*model_, 2, kTokens);
+  const KvCache cpu_kv = KvCache::Make(config(), DType::kF32, kTokens).value();
+  const KvCache npu_kv = KvCache::Make(config(), DType::kF32, kTokens).value();
+  NpuLayers npu(*model_, plan, M2Max(), forward.compute(), forward.attention(), forward.ffn());
+  RunReport report;
+  npu.BeginPrefill(report, nullptr);
+  const size_t dim = config().dim, n_experts = config().n_experts, top_k = config().top_k;
+  std::vector<float> x(kTokens * dim), normed(x.size()), npu_x(x.size());
+  const auto view = [&](std::vector<float>& values) { return MatView{values.data(), kTokens, dim, dim}; };
+  Random random(9);
+  for (float& value : x) value = static_cast<float>(random.Gaussian());
+  forward.attention().SetPositions(RopeTable::Make(config().rope_dim, config().rope_theta, config().rope_short_factors,
+                                                   config().rope_short_scale, config().rope_interleaved),
+                                   0, kTokens);
+  size_t flips = 0, choices = 0;
+  for (uint32_t layer = 0; layer < config().n_layers; ++layer) {
+    const LayerWeights& weights = model_->weights().layers[layer];
+    npu_x = x;
+    npu.Attention(layer, npu_kv.Layer(layer), 0, view(npu_x), view(normed));
+    const MatView npu_logits = forward.ffn().logits(kTokens);
+    const std::vector<float> from_npu(npu_logits.data, npu_logits.data + kTokens * n_experts);
+    for (size_t row = 0; row < kTokens; ++row) {
+      NormRow(config(), {x.data() + row * dim, dim}, weights.attn_norm, weights.attn_norm_bias,
+              {normed.data() + row * dim, dim});
+    }
+    forward.attention().Run(weights, cpu_kv.Layer(layer), 0, view(normed), view(x));
+    for (size_t row = 0; row < kTokens; ++row) {
+      NormRow(config(), {x.data() + row * dim, dim}, weights.ffn_norm, weights.ffn_norm_bias,
+              {normed.data() + row * dim, dim});
+    }
+    if (config().IsMoeLayer(layer)) {
+      forward.ffn().RouterLogits(weights, view(normed));
+      for (size_t row = 0; row < kTokens; ++row) {
+        const float* const cpu = forward.ffn().logits(kTokens).Row(row);
+        const float* const other = from_npu.data() + row * n_experts;
+        // docs/numerics.md, "Router logits from an NPU".
+        const double tolerance = RouterTolerance({cpu, n_experts}, {normed.data() + row * dim, dim}, weights.router);
+        std::vector<uint32_t> cpu_ids(top_k), npu_ids(top_k);
+        std::vector<float> scratch(n_experts), unused(top_k);
+        for (size_t e = 0; e < n_experts; ++e) EXPECT_NEAR(cpu[e], other[e], tolerance) << layer << ' ' << row;
+        Route(config(), {cpu, n_experts}, scratch, cpu_ids, unused);
+        Route(config(), {other, n_experts}, scratch, npu_ids, unused);
+        std::sort(cpu_ids.begin(), cpu_ids.end());
+        std::sort(npu_ids.begin(), npu_ids.end());
+        ++choices;
+        if (cpu_ids == npu_ids) continue;
+        ++flips;
+        EXPECT_LE(Edge({cpu, n_experts}, top_k), 2 * tolerance) << "layer " << layer << " token " << row;
+      }
+    }
+    ASSERT_TRUE(forward.ffn().Run(layer, weights, view(normed), view(x)).ok());
+  }
+  EXPECT_LE(flips, choices / 20);  // counted, and rare
+  RecordProperty("near_ties_flipped", static_cast<int>(flips));
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, NpuLayersTest,
