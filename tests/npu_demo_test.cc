@@ -27,7 +27,7 @@ struct Case {
   std::string mode = "exact";
 };
 
-Result<EvalReport> Run(const Case& c) {
+Result<EvalReport> Compare(const Case& c) {
   EngineOptions options;
   options.n_threads = 2;
   options.context_tokens = 512;
@@ -46,7 +46,7 @@ Result<EvalReport> Run(const Case& c) {
 class NpuDemo : public testing::TestWithParam<Case> {};
 
 TEST_P(NpuDemo, ExactIsTheCpusUpToFp16) {
-  const auto report = Run(GetParam());
+  const auto report = Compare(GetParam());
   ASSERT_TRUE(report.ok()) << report.error().message;
   EXPECT_LE(report->agreement->median_kl, 1e-4);
   EXPECT_LE(report->agreement->p99_kl, 1e-2);
@@ -73,8 +73,8 @@ INSTANTIATE_TEST_SUITE_P(Plans, NpuDemo,
                          });
 
 TEST(NpuDemoModes, PruneCostsAccuracyAndRerouteLess) {
-  const auto pruned = Run({"tiers+groups", 128, 128, "prune"});
-  const auto rerouted = Run({"tiers+groups", 128, 128, "reroute"});
+  const auto pruned = Compare({"tiers+groups", 128, 128, "prune"});
+  const auto rerouted = Compare({"tiers+groups", 128, 128, "reroute"});
   ASSERT_TRUE(pruned.ok() && rerouted.ok());
   ASSERT_GT(pruned->npu.Experts().rows_pruned, 0u);
   ASSERT_GT(rerouted->npu.Experts().rows_rerouted, 0u);
