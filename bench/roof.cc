@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 
 #include "kernels/simd_targets.h"
 #include "report.h"
@@ -95,6 +96,18 @@ double MeasureReadRoof(ThreadPool& pool, const std::byte* data, size_t n_bytes) 
     keep.fetch_xor(HWY_DYNAMIC_DISPATCH(ReadLoop)(data + first, std::min(kPiece, n_bytes - first)));
   });
   return static_cast<double>(n_bytes) / (Now(clock) - start);
+}
+
+double MeasureCopyRoof(ThreadPool& pool, std::span<const std::byte> from, std::span<std::byte> to) {
+  const size_t n_parts = pool.n_threads();
+  const Clock clock = ClockFor(n_parts);
+  const double start = Now(clock);
+  pool.ParallelFor(n_parts, [&](size_t part, size_t) {
+    const size_t first = from.size() / n_parts * part,
+                 last = part + 1 < n_parts ? first + from.size() / n_parts : from.size();
+    std::memcpy(to.data() + first, from.data() + first, last - first);
+  });
+  return 2.0 * static_cast<double>(from.size()) / (Now(clock) - start);
 }
 
 }  // namespace npumoe

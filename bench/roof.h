@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the machine can do at most, measured: f32 multiply-adds and reads from memory.
+// What the machine can do at most, measured: f32 multiply-adds, reads from memory, copies.
 #pragma once
 
 #include <cstddef>
+#include <span>
 
 #include "base/thread_pool.h"
 
@@ -14,5 +15,8 @@ double MeasureFmaRoof(ThreadPool& pool, double seconds);
 
 // Bytes per second of reading [data, data + n_bytes) once, split over all threads of the pool.
 double MeasureReadRoof(ThreadPool& pool, const std::byte* data, size_t n_bytes);
+
+// Bytes per second, read plus written, of memcpy from `from` to `to`, which are equally long: one part per thread.
+double MeasureCopyRoof(ThreadPool& pool, std::span<const std::byte> from, std::span<std::byte> to);
 
 }  // namespace npumoe

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/simd_math-inl.h"
 #include "tensor/float16.h"
@@ -25,18 +26,31 @@ namespace hn = hwy::HWY_NAMESPACE;
 #if NM_SIMD_HAVE_F16
 
 // As F32ToF16: every NaN becomes the quiet one of its sign, where the instruction would keep part of the payload.
+HWY_INLINE void QuietFloatToHalf(const float* HWY_RESTRICT from, size_t n, uint16_t* HWY_RESTRICT to) {
+  for (size_t i = 0; i < n; ++i) to[i] = F32ToF16(from[i]);
+}
+
+// To the bit what F32ToF16 gives.
 HWY_INLINE void ExactFloatToHalf(const float* HWY_RESTRICT from, size_t n, uint16_t* HWY_RESTRICT to) {
   const hn::CappedTag<float, 16> d;
   const hn::Rebind<hwy::float16_t, decltype(d)> d16;
   const size_t lanes = hn::Lanes(d);
-  const auto nan = hn::BitCast(d, hn::Set(hn::RebindToUnsigned<decltype(d)>(), 0x7fc00000u));
-  size_t i = 0;
-  for (; i + lanes <= n; i += lanes) {
+  const auto zero = hn::Zero(d);
+  // Stays zero while all is finite: one instruction per vector looks for what might be NaN.
+  hn::Vec<decltype(d)> odd[4] = {zero, zero, zero, zero};
+  const auto convert = [&](size_t i, size_t which) HWY_ATTR {
     const auto x = hn::LoadU(d, from + i);
-    const auto quiet = hn::IfThenElse(hn::IsNaN(x), hn::CopySign(nan, x), x);
-    hn::StoreU(hn::DemoteTo(d16, quiet), d16, reinterpret_cast<hwy::float16_t*>(to + i));
+    odd[which] = hn::MulAdd(x, zero, odd[which]);
+    hn::StoreU(hn::DemoteTo(d16, x), d16, reinterpret_cast<hwy::float16_t*>(to + i));
+  };
+  size_t i = 0;
+  for (; i + 4 * lanes <= n; i += 4 * lanes) {
+    for (size_t which = 0; which < 4; ++which) convert(i + which * lanes, which);
   }
-  for (; i < n; ++i) to[i] = F32ToF16(from[i]);
+  for (; i + lanes <= n; i += lanes) convert(i, 0);
+  QuietFloatToHalf(from + i, n - i, to + i);
+  const auto all = hn::Add(hn::Add(odd[0], odd[1]), hn::Add(odd[2], odd[3]));
+  if (!hn::AllTrue(d, hn::Eq(all, zero))) QuietFloatToHalf(from, n, to);
 }
 
 // to = (kAdd ? to : 0) + scale * from; false if one of `from` is not finite.
@@ -103,78 +117,148 @@ HWY_INLINE void TransposeEighths(D d, hn::Vec<D> (&v)[8]) {
   }
 }
 
-// Columns [column, column + lanes) of all `channels`, a multiple of 8.
-template <class D>
-HWY_INLINE void StageToColumnsOf(D d, const uint16_t* stage, size_t stage_stride, size_t channels, uint16_t* out,
-                                 size_t width) {
-  for (size_t channel = 0; channel < channels; channel += 8) {
-    hn::Vec<D> v[8];
-    for (size_t i = 0; i < 8; ++i) v[i] = LoadEighths(d, stage + i * stage_stride + channel, stage_stride);
-    TransposeEighths(d, v);
-    for (size_t i = 0; i < 8; ++i) hn::StoreU(v[i], d, out + (channel + i) * width);
-  }
+// Stores that fill whole cache lines past the cache: the line need not be read first, which saves a third of the
+// traffic. Only x86 has them in a form that pays; elsewhere the cores see full lines by themselves.
+#undef NM_SIMD_STREAM
+#define NM_SIMD_STREAM HWY_ARCH_X86
+
+template <bool kStream, class D>
+HWY_INLINE void StoreLine(hn::Vec<D> v, D d, hn::TFromD<D>* to) {
+#if NM_SIMD_STREAM
+  if constexpr (kStream) return hn::Stream(v, d, to);
+#endif
+  hn::StoreU(v, d, to);
+}
+
+// Columns of the widest tile: 32 are a cache line.
+constexpr size_t kWideTile = hn::MaxLanes(hn::CappedTag<uint16_t, 32>());
+
+// Eight channels of as many columns as D has lanes.
+template <bool kStream, class D>
+HWY_INLINE void StoreTile(D d, const uint16_t* stage, size_t stage_stride, uint16_t* out, size_t width) {
+  hn::Vec<D> v[8];
+  for (size_t i = 0; i < 8; ++i) v[i] = LoadEighths(d, stage + i * stage_stride, stage_stride);
+  TransposeEighths(d, v);
+  for (size_t i = 0; i < 8; ++i) StoreLine<kStream>(v[i], d, out + i * width);
 }
 
 template <class D>
-HWY_INLINE void ColumnsToStageOf(D d, const uint16_t* columns, size_t width, size_t channels, uint16_t* stage,
-                                 size_t stage_stride) {
-  for (size_t channel = 0; channel < channels; channel += 8) {
-    hn::Vec<D> v[8];
-    for (size_t i = 0; i < 8; ++i) v[i] = hn::LoadU(d, columns + (channel + i) * width);
-    TransposeEighths(d, v);
-    for (size_t i = 0; i < 8; ++i) StoreEighths(v[i], d, stage + i * stage_stride + channel, stage_stride);
-  }
+HWY_INLINE void LoadTile(D d, const uint16_t* columns, size_t width, uint16_t* stage, size_t stage_stride) {
+  hn::Vec<D> v[8];
+  for (size_t i = 0; i < 8; ++i) v[i] = hn::LoadU(d, columns + i * width);
+  TransposeEighths(d, v);
+  for (size_t i = 0; i < 8; ++i) StoreEighths(v[i], d, stage + i * stage_stride, stage_stride);
 }
 
-// How many columns the widest tile that fits takes: 32, 16 or 8, at most a vector; 0 if fewer than 8 are left.
-HWY_INLINE size_t TileColumns(size_t left) {
-  constexpr size_t kLanes = hn::MaxLanes(hn::CappedTag<uint16_t, 32>());
-  if (kLanes >= 32 && left >= 32) return 32;
-  if (kLanes >= 16 && left >= 16) return 16;
-  return left >= 8 ? 8 : 0;
-}
-
-// out[channel, row] = stage[row, channel] for row < n_rows.
-HWY_INLINE void StageToColumns(const uint16_t* HWY_RESTRICT stage, size_t stage_stride, size_t channels, size_t n_rows,
-                               uint16_t* HWY_RESTRICT out, size_t width) {
-  const size_t even = channels / 8 * 8;
-  size_t row = 0;
-  for (size_t lanes = TileColumns(n_rows); lanes > 0; row += lanes, lanes = TileColumns(n_rows - row)) {
-    const uint16_t* from = stage + row * stage_stride;
-    if (lanes == 32) StageToColumnsOf(hn::CappedTag<uint16_t, 32>(), from, stage_stride, even, out + row, width);
-    if (lanes == 16) StageToColumnsOf(hn::CappedTag<uint16_t, 16>(), from, stage_stride, even, out + row, width);
-    if (lanes == 8) StageToColumnsOf(hn::CappedTag<uint16_t, 8>(), from, stage_stride, even, out + row, width);
-    for (size_t channel = even; channel < channels; ++channel) {
-      for (size_t i = 0; i < lanes; ++i) out[channel * width + row + i] = from[i * stage_stride + channel];
+// out[channel, row] = stage[row, channel] for row < filled, zero up to n_rows. The stage's rows behind `filled` are
+// zero. With kStream, `out` and every channel start at a cache line and n_rows is a multiple
+// of 32.
+template <bool kStream>
+HWY_INLINE void StageToColumns(const uint16_t* HWY_RESTRICT stage, size_t stage_stride, size_t channels, size_t filled,
+                               size_t n_rows, uint16_t* HWY_RESTRICT out, size_t width) {
+  const hn::CappedTag<uint16_t, 32> wide;
+  const hn::CappedTag<uint16_t, 8> narrow;
+  const auto zero = hn::Zero(wide);
+  size_t channel = 0;
+  for (; channel + 8 <= channels; channel += 8) {
+    const uint16_t* from = stage + channel;
+    uint16_t* to = out + channel * width;
+    size_t row = 0;
+    for (; row < filled && row + kWideTile <= n_rows; row += kWideTile) {
+      StoreTile<kStream>(wide, from + row * stage_stride, stage_stride, to + row, width);
+    }
+    for (; row + kWideTile <= n_rows; row += kWideTile) {
+      for (size_t i = 0; i < 8; ++i) StoreLine<kStream>(zero, wide, to + i * width + row);
+    }
+    for (; row + 8 <= n_rows; row += 8) {
+      StoreTile<false>(narrow, from + row * stage_stride, stage_stride, to + row, width);
+    }
+    for (; row < n_rows; ++row) {
+      for (size_t i = 0; i < 8; ++i) to[i * width + row] = from[row * stage_stride + i];
     }
   }
-  for (size_t channel = 0; channel < channels; ++channel) {
-    for (size_t i = row; i < n_rows; ++i) out[channel * width + i] = stage[i * stage_stride + channel];
+  for (; channel < channels; ++channel) {
+    for (size_t row = 0; row < n_rows; ++row) {
+      out[channel * width + row] = row < filled ? stage[row * stage_stride + channel] : uint16_t{0};
+    }
   }
 }
 
-// stage[row, channel] = columns[channel, row] for row < n_rows; the stage's later rows, up to a multiple of 32, may be
-// overwritten. `left` says how many columns may be read.
+// Asks for columns kChannels ahead of the tiles, eight lines per tile in ascending order, which the hardware
+// recognises.
+class LinesAhead {
+ public:
+  HWY_INLINE LinesAhead(const uint16_t* columns, size_t width, size_t n_rows, size_t channels, size_t all_channels)
+      : at_(columns + kChannels * width),
+        width_(width),
+        n_rows_(n_rows),
+        left_(std::min(channels, all_channels - std::min(all_channels, kChannels))) {}
+
+  HWY_INLINE void Next() {
+    for (size_t i = 0; i < 8 && left_ > 0; ++i) {
+      hwy::Prefetch(at_ + row_);
+      row_ += 32;
+      if (row_ < n_rows_) continue;
+      row_ = 0;
+      at_ += width_;
+      --left_;
+    }
+  }
+
+ private:
+  static constexpr size_t kChannels = 16;
+  const uint16_t* at_;
+  size_t width_, n_rows_, left_, row_ = 0;
+};
+
+// stage[row, channel] = columns[channel, row] for row < n_rows; up to 31 rows behind may be overwritten too. `left`
+// says how many columns may be read, `all_channels` how many channels follow in memory.
 HWY_INLINE void ColumnsToStage(const uint16_t* HWY_RESTRICT columns, size_t width, size_t left, size_t channels,
-                               size_t n_rows, uint16_t* HWY_RESTRICT stage, size_t stage_stride) {
-  const size_t even = channels / 8 * 8;
-  size_t row = 0;
-  while (row < n_rows) {
-    // A tile may go beyond n_rows while there are columns to read.
-    const size_t lanes = std::min(TileColumns(left - row), TileColumns((n_rows - row + 7) / 8 * 8));
-    uint16_t* to = stage + row * stage_stride;
-    if (lanes == 32) ColumnsToStageOf(hn::CappedTag<uint16_t, 32>(), columns + row, width, even, to, stage_stride);
-    if (lanes == 16) ColumnsToStageOf(hn::CappedTag<uint16_t, 16>(), columns + row, width, even, to, stage_stride);
-    if (lanes == 8) ColumnsToStageOf(hn::CappedTag<uint16_t, 8>(), columns + row, width, even, to, stage_stride);
-    if (lanes == 0) break;
-    for (size_t channel = even; channel < channels; ++channel) {
-      for (size_t i = 0; i < lanes; ++i) to[i * stage_stride + channel] = columns[channel * width + row + i];
+                               size_t all_channels, size_t n_rows, uint16_t* HWY_RESTRICT stage, size_t stage_stride) {
+  const hn::CappedTag<uint16_t, 32> wide;
+  const hn::CappedTag<uint16_t, 8> narrow;
+  LinesAhead ahead(columns, width, n_rows, channels, all_channels);
+  size_t channel = 0;
+  for (; channel + 8 <= channels; channel += 8) {
+    const uint16_t* from = columns + channel * width;
+    uint16_t* to = stage + channel;
+    size_t row = 0;
+    // Tiles go beyond n_rows while there are columns to read.
+    for (; row < n_rows && row + kWideTile <= left; row += kWideTile) {
+      ahead.Next();
+      LoadTile(wide, from + row, width, to + row * stage_stride, stage_stride);
     }
-    row += lanes;
+    for (; row < n_rows && row + 8 <= left; row += 8) {
+      LoadTile(narrow, from + row, width, to + row * stage_stride, stage_stride);
+    }
+    for (; row < n_rows; ++row) {
+      for (size_t i = 0; i < 8; ++i) to[row * stage_stride + i] = from[i * width + row];
+    }
   }
-  for (size_t channel = 0; channel < channels; ++channel) {
-    for (size_t i = row; i < n_rows; ++i) stage[i * stage_stride + channel] = columns[channel * width + i];
+  for (; channel < channels; ++channel) {
+    for (size_t row = 0; row < n_rows; ++row) stage[row * stage_stride + channel] = columns[channel * width + row];
   }
+}
+
+// to = from; false if one of them is not finite. With kStream, `to` is a cache line and n a multiple of 32.
+template <bool kStream>
+HWY_INLINE bool CopyHalves(const uint16_t* HWY_RESTRICT from, size_t n, uint16_t* HWY_RESTRICT to) {
+  const hn::CappedTag<uint16_t, 32> d;
+  const size_t lanes = hn::Lanes(d);
+  const auto infinity = hn::Set(d, uint16_t{0x7c00});
+  auto bad = hn::MaskFromVec(hn::Zero(d));
+  size_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    const auto x = hn::LoadU(d, from + i);
+    bad = hn::Or(bad, hn::Eq(hn::And(x, infinity), infinity));
+    StoreLine<kStream>(x, d, to + i);
+  }
+  bool finite = hn::AllFalse(d, bad);
+  for (; i < n; ++i) {
+    finite = finite && (from[i] & 0x7c00u) != 0x7c00u;
+    to[i] = from[i];
+  }
+  return finite;
 }
 
 #else  // no conversion instructions: plain loops
@@ -194,19 +278,36 @@ HWY_INLINE bool ScaledHalfToFloat(const uint16_t* HWY_RESTRICT from, size_t n, f
   return finite;
 }
 
-HWY_INLINE void StageToColumns(const uint16_t* HWY_RESTRICT stage, size_t stage_stride, size_t channels, size_t n_rows,
-                               uint16_t* HWY_RESTRICT out, size_t width) {
+template <bool kStream>
+HWY_INLINE void StageToColumns(const uint16_t* HWY_RESTRICT stage, size_t stage_stride, size_t channels, size_t filled,
+                               size_t n_rows, uint16_t* HWY_RESTRICT out, size_t width) {
   for (size_t channel = 0; channel < channels; ++channel) {
-    for (size_t row = 0; row < n_rows; ++row) out[channel * width + row] = stage[row * stage_stride + channel];
+    for (size_t row = 0; row < n_rows; ++row) {
+      out[channel * width + row] = row < filled ? stage[row * stage_stride + channel] : uint16_t{0};
+    }
   }
 }
 
 HWY_INLINE void ColumnsToStage(const uint16_t* HWY_RESTRICT columns, size_t width, size_t /*left*/, size_t channels,
-                               size_t n_rows, uint16_t* HWY_RESTRICT stage, size_t stage_stride) {
+                               size_t /*all_channels*/, size_t n_rows, uint16_t* HWY_RESTRICT stage,
+                               size_t stage_stride) {
   for (size_t channel = 0; channel < channels; ++channel) {
     for (size_t row = 0; row < n_rows; ++row) stage[row * stage_stride + channel] = columns[channel * width + row];
   }
 }
+
+template <bool kStream>
+HWY_INLINE bool CopyHalves(const uint16_t* HWY_RESTRICT from, size_t n, uint16_t* HWY_RESTRICT to) {
+  bool finite = true;
+  for (size_t i = 0; i < n; ++i) {
+    finite = finite && (from[i] & 0x7c00u) != 0x7c00u;
+    to[i] = from[i];
+  }
+  return finite;
+}
+
+#undef NM_SIMD_STREAM
+#define NM_SIMD_STREAM 0
 
 #endif  // NM_SIMD_HAVE_F16
 

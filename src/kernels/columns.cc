@@ -2,7 +2,6 @@
 #include "kernels/columns.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/check.h"
 #include "kernels/simd_targets.h"
@@ -11,6 +10,7 @@
 #define HWY_TARGET_INCLUDE "kernels/columns.cc"
 #include "hwy/foreach_target.h"
 // After foreach_target.h: code that is compiled once per target.
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/columns-inl.h"
 #include "kernels/simd_math-inl.h"
@@ -20,56 +20,99 @@ namespace npumoe {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// A tile is converted into or out of a stage that stays in the first-level cache (16 KiB), where columns and rows are
-// exchanged. The rows outside are then read and written in runs of a kilobyte, which the hardware prefetches.
-constexpr size_t kTileChannels = 256;
-constexpr size_t kTileRows = 32;  // a cache line of fp16 columns
+// Some channels of some rows are converted into or out of a stage that stays in the cache (80 KiB), where columns and
+// rows are exchanged. Rows are then read and written in runs of half a kilobyte, columns in one run.
+constexpr size_t kTileChannels = 128;
+constexpr size_t kTileRows = 256;
+// 32 more than the channels: a power of two would put too many rows into the same few lines of the cache.
+constexpr size_t kStageStride = kTileChannels + 32;
+[[maybe_unused]] constexpr size_t kLineHalves = 32;  // a cache line of fp16
 
+HWY_INLINE bool StartsLine(const void* p) { return reinterpret_cast<uintptr_t>(p) % 64 == 0; }
+
+// Asks for a row's channels while those of the rows before it are converted.
+HWY_INLINE void PrefetchRow(const float* row) {
+  for (size_t i = 0; i < kTileChannels; i += 16) hwy::Prefetch(row + i);
+}
+
+template <bool kStream>
 void PackTiles(const float* const* rows, size_t n_rows, size_t channels, size_t width, uint16_t* out) {
-  HWY_ALIGN uint16_t stage[kTileRows * kTileChannels];
-  for (size_t channel = 0; channel < channels; channel += kTileChannels) {
-    const size_t n = std::min(kTileChannels, channels - channel);
-    for (size_t column = 0; column < width; column += kTileRows) {
-      const size_t wanted = std::min(kTileRows, width - column);
-      const size_t filled = std::min(wanted, n_rows - std::min(n_rows, column));
+  HWY_ALIGN uint16_t stage[kTileRows * kStageStride];
+  constexpr size_t kAhead = 2;  // rows
+  for (size_t column = 0; column < width; column += kTileRows) {
+    const size_t wanted = std::min(kTileRows, width - column);
+    const size_t filled = std::min(wanted, n_rows - std::min(n_rows, column));
+    for (size_t channel = 0; channel < channels; channel += kTileChannels) {
+      const size_t n = std::min(kTileChannels, channels - channel);
       for (size_t row = 0; row < filled; ++row) {
-        ExactFloatToHalf(rows[column + row] + channel, n, stage + row * kTileChannels);
+        // Behind the last row come the next channels of the first.
+        const bool wraps = row + kAhead >= filled;
+        const size_t next = column + row + kAhead - (wraps ? filled : 0), first = channel + (wraps ? kTileChannels : 0);
+        if (next < n_rows && first + kTileChannels <= channels) PrefetchRow(rows[next] + first);
+        ExactFloatToHalf(rows[column + row] + channel, n, stage + row * kStageStride);
       }
-      if (filled == 0) {
-        for (size_t i = 0; i < n; ++i) std::memset(out + (channel + i) * width + column, 0, wanted * sizeof(*out));
-        continue;
-      }
-      std::fill(stage + filled * kTileChannels, stage + wanted * kTileChannels, uint16_t{0});
-      StageToColumns(stage, kTileChannels, n, wanted, out + channel * width + column, width);
+      if (channel == 0) std::fill(stage + filled * kStageStride, stage + wanted * kStageStride, uint16_t{0});
+      StageToColumns<kStream>(stage, kStageStride, n, filled, wanted, out + channel * width + column, width);
     }
   }
 }
 
-template <bool kAdd>
-bool UnpackTiles(const uint16_t* columns, size_t channels, size_t width, float scale, float* const* rows,
-                 size_t n_rows) {
-  HWY_ALIGN uint16_t stage[kTileRows * kTileChannels];
+void Pack(const float* const* rows, size_t n_rows, size_t channels, size_t width, uint16_t* out) {
+#if NM_SIMD_STREAM
+  if (StartsLine(out) && width % kLineHalves == 0) {
+    PackTiles<true>(rows, n_rows, channels, width, out);
+    hwy::FlushStream();
+    return;
+  }
+#endif
+  PackTiles<false>(rows, n_rows, channels, width, out);
+}
+
+// Calls finish(stage row, channel, channels, row) for all rows, in pieces; false if one of the calls was.
+template <class Finish>
+HWY_INLINE bool UnpackTiles(const uint16_t* columns, size_t channels, size_t width, size_t n_rows,
+                            const Finish& finish) {
+  HWY_ALIGN uint16_t stage[kTileRows * kStageStride];
   bool finite = true;
-  for (size_t channel = 0; channel < channels; channel += kTileChannels) {
-    const size_t n = std::min(kTileChannels, channels - channel);
-    for (size_t column = 0; column < n_rows; column += kTileRows) {
-      const size_t wanted = std::min(kTileRows, n_rows - column);
-      ColumnsToStage(columns + channel * width + column, width, width - column, n, wanted, stage, kTileChannels);
+  for (size_t column = 0; column < n_rows; column += kTileRows) {
+    const size_t wanted = std::min(kTileRows, n_rows - column);
+    for (size_t channel = 0; channel < channels; channel += kTileChannels) {
+      const size_t n = std::min(kTileChannels, channels - channel);
+      ColumnsToStage(columns + channel * width + column, width, width - column, n, channels - channel, wanted, stage,
+                     kStageStride);
       for (size_t row = 0; row < wanted; ++row) {
-        const uint16_t* from = stage + row * kTileChannels;
-        if (!ScaledHalfToFloat<kAdd>(from, n, scale, rows[column + row] + channel)) finite = false;
+        if (!finish(stage + row * kStageStride, channel, n, column + row)) finite = false;
       }
     }
   }
   return finite;
 }
 
-bool SetTiles(const uint16_t* columns, size_t channels, size_t width, float scale, float* const* rows, size_t n_rows) {
-  return UnpackTiles<false>(columns, channels, width, scale, rows, n_rows);
+bool Unpack(const uint16_t* columns, size_t channels, size_t width, float scale, float* const* rows, size_t n_rows) {
+  return UnpackTiles(columns, channels, width, n_rows,
+                     [&](const uint16_t* from, size_t channel, size_t n, size_t row)
+                         HWY_ATTR { return ScaledHalfToFloat<false>(from, n, scale, rows[row] + channel); });
 }
 
-bool AddTiles(const uint16_t* columns, size_t channels, size_t width, float scale, float* const* rows, size_t n_rows) {
-  return UnpackTiles<true>(columns, channels, width, scale, rows, n_rows);
+bool Add(const uint16_t* columns, size_t channels, size_t width, float scale, float* const* rows, size_t n_rows) {
+  return UnpackTiles(columns, channels, width, n_rows,
+                     [&](const uint16_t* from, size_t channel, size_t n, size_t row)
+                         HWY_ATTR { return ScaledHalfToFloat<true>(from, n, scale, rows[row] + channel); });
+}
+
+bool UnpackFp16(const uint16_t* columns, size_t channels, size_t width, uint16_t* const* rows, size_t n_rows) {
+  const bool finite = UnpackTiles(columns, channels, width, n_rows,
+                                  [&](const uint16_t* from, size_t channel, size_t n, size_t row) HWY_ATTR {
+                                    uint16_t* const to = rows[row] + channel;
+#if NM_SIMD_STREAM
+                                    if (StartsLine(to) && n % kLineHalves == 0) return CopyHalves<true>(from, n, to);
+#endif
+                                    return CopyHalves<false>(from, n, to);
+                                  });
+#if NM_SIMD_STREAM
+  hwy::FlushStream();
+#endif
+  return finite;
 }
 
 bool FiniteRow(const uint16_t* halves, size_t n) {
@@ -98,24 +141,30 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace npumoe {
 
-HWY_EXPORT(PackTiles);
-HWY_EXPORT(SetTiles);
-HWY_EXPORT(AddTiles);
+HWY_EXPORT(Pack);
+HWY_EXPORT(Unpack);
+HWY_EXPORT(Add);
+HWY_EXPORT(UnpackFp16);
 HWY_EXPORT(FiniteRow);
 
 void PackColumns(std::span<const float* const> rows, size_t channels, size_t width, uint16_t* out) {
   NM_DCHECK(rows.size() <= width);
-  HWY_DYNAMIC_DISPATCH(PackTiles)(rows.data(), rows.size(), channels, width, out);
+  HWY_DYNAMIC_DISPATCH(Pack)(rows.data(), rows.size(), channels, width, out);
 }
 
 bool UnpackColumns(const uint16_t* columns, size_t channels, size_t width, float scale, std::span<float* const> rows) {
   NM_DCHECK(rows.size() <= width);
-  return HWY_DYNAMIC_DISPATCH(SetTiles)(columns, channels, width, scale, rows.data(), rows.size());
+  return HWY_DYNAMIC_DISPATCH(Unpack)(columns, channels, width, scale, rows.data(), rows.size());
 }
 
 bool AddColumns(const uint16_t* columns, size_t channels, size_t width, float scale, std::span<float* const> rows) {
   NM_DCHECK(rows.size() <= width);
-  return HWY_DYNAMIC_DISPATCH(AddTiles)(columns, channels, width, scale, rows.data(), rows.size());
+  return HWY_DYNAMIC_DISPATCH(Add)(columns, channels, width, scale, rows.data(), rows.size());
+}
+
+bool UnpackHalves(const uint16_t* columns, size_t channels, size_t width, std::span<uint16_t* const> rows) {
+  NM_DCHECK(rows.size() <= width);
+  return HWY_DYNAMIC_DISPATCH(UnpackFp16)(columns, channels, width, rows.data(), rows.size());
 }
 
 bool AllFinite(std::span<const uint16_t> halves) {

@@ -10,7 +10,8 @@
 namespace npumoe {
 
 // out[channel, i] = fp16(rows[i][channel]), zero for i in [rows.size(), width). Rounds to nearest even as F32ToF16
-// does, bit for bit. Rows need not be neighbours; rows.size() <= width.
+// does, bit for bit. Rows need not be neighbours; rows.size() <= width. Fastest where `out` starts at a cache line and
+// width is a multiple of 32.
 void PackColumns(std::span<const float* const> rows,  // [n] of [channels]
                  size_t channels, size_t width,
                  uint16_t* out);  // [channels, width]
@@ -25,6 +26,11 @@ void PackColumns(std::span<const float* const> rows,  // [n] of [channels]
 [[nodiscard]] bool AddColumns(const uint16_t* columns,  // [channels, width] fp16
                               size_t channels, size_t width, float scale,
                               std::span<float* const> rows);  // [n] of [channels], accumulated into
+
+// The same as fp16, to be summed by Scatter: rows[i][channel] = columns[channel, i].
+[[nodiscard]] bool UnpackHalves(const uint16_t* columns,  // [channels, width] fp16
+                                size_t channels, size_t width,
+                                std::span<uint16_t* const> rows);  // [n] of [channels] fp16
 
 // True if no value is infinite or not a number.
 bool AllFinite(std::span<const uint16_t> halves);

@@ -82,13 +82,19 @@ struct Rows {
   std::vector<float*> pointers;
 };
 
+// How far behind `p` the next cache line starts.
+size_t OffsetOfLine(const uint16_t* p) { return (64 - reinterpret_cast<uintptr_t>(p) % 64) % 64 / sizeof(*p); }
+
 void CheckPack(size_t n, size_t channels, size_t width, Random& random) {
   Rows rows(n, channels);
   for (float* row : rows.pointers) {
     for (size_t c = 0; c < channels; ++c) row[c] = AnyFloat(random);
   }
-  std::vector<uint16_t> got(channels * width + 1, kGuard);
-  PackColumns(rows.In(), channels, width, got.data());
+  // Half of the time from a cache line on: whole lines are then written past the cache.
+  std::vector<uint16_t> buffer(channels * width + 65, kGuard);
+  const size_t offset = random.Below(2) == 0 ? OffsetOfLine(buffer.data()) : 1;
+  PackColumns(rows.In(), channels, width, buffer.data() + offset);
+  const std::span<const uint16_t> got(buffer.data() + offset, channels * width + 1);
   for (size_t c = 0; c < channels; ++c) {
     for (size_t i = 0; i < width; ++i) {
       const uint16_t want = i < n ? F32ToF16(rows.pointers[i][c]) : 0;
@@ -126,6 +132,24 @@ void CheckUnpack(size_t n, size_t channels, size_t width, bool add, Random& rand
     }
   }
   ASSERT_TRUE(rows.GuardsIntact());
+}
+
+void CheckHalves(size_t n, size_t channels, size_t width, Random& random) {
+  std::vector<uint16_t> columns(channels * width);
+  for (uint16_t& half : columns) half = static_cast<uint16_t>(random.Below(1 << 16) & 0xfbff);
+  const bool finite = n == 0 || channels == 0 || random.Below(2) == 0;
+  if (!finite) columns[random.Below(channels) * width + random.Below(n)] = 0x7c00;
+  const size_t stride = (channels + 31) / 32 * 32 + (random.Below(2) == 0 ? 0 : 3);  // rows at cache lines, or not
+  std::vector<uint16_t> buffer(n * stride + 64, kGuard);
+  std::vector<uint16_t*> rows;
+  for (size_t i = 0; i < n; ++i) rows.push_back(buffer.data() + OffsetOfLine(buffer.data()) + i * stride);
+  ASSERT_EQ(UnpackHalves(columns.data(), channels, width, rows), finite);
+  for (size_t i = 0; i < n; ++i) {
+    for (size_t c = 0; c < stride; ++c) {
+      ASSERT_EQ(rows[i][c], c < channels ? columns[c * width + i] : kGuard)
+          << n << " rows, " << channels << " channels, width " << width << ": row " << i << ", channel " << c;
+    }
+  }
 }
 
 TEST_P(Columns, PackOfAHandWorkedCase) {
@@ -170,6 +194,7 @@ TEST_P(Columns, UnpackMatchesScalarAtEveryTail) {
     for (size_t channels = 1; channels <= 67; channels += channels < 18 ? 1 : 7) {
       for (const size_t width : {n, n + 1, size_t{40}, size_t{67}}) {
         CheckUnpack(n, channels, width, /*add=*/n % 2 == 1, random);
+        CheckHalves(n, channels, width, random);
         if (HasFatalFailure()) return;
       }
     }
@@ -182,6 +207,9 @@ TEST_P(Columns, ManyTilesMatchScalar) {
     CheckPack(70, channels, 96, random);
     CheckUnpack(70, channels, 96, false, random);
     CheckUnpack(71, channels, 73, true, random);
+    CheckPack(300, channels, 320, random);
+    CheckUnpack(300, channels, 301, false, random);
+    CheckHalves(290, channels, 512, random);
     if (HasFatalFailure()) return;
   }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Outputs of experts back to tokens, straight from the fp16 columns that a device wrote.
+// Outputs of experts back to tokens: weighted sums of rows that a device left as fp16 and the CPU as f32.
 #pragma once
 
 #include <cstddef>
@@ -12,11 +12,9 @@
 
 namespace npumoe {
 
-// Where the outputs of one expert's slots are, in order of slot: first columns, then dropped ones, then f32 rows.
+// What the outputs of one expert's slots are, in order of slot: first fp16 rows, then dropped ones, then f32 rows.
 struct ExpertOutput {
-  const uint16_t* columns = nullptr;  // [channels, width] fp16; may be null when n_columns is 0
-  uint32_t width = 0;
-  uint32_t n_columns = 0;  // slots whose outputs are columns, at most width
+  uint32_t n_halves = 0;   // slots whose outputs are fp16 rows
   uint32_t n_dropped = 0;  // slots that count for nothing (pruned)
 };
 
@@ -26,28 +24,26 @@ struct ScatterJob {
   std::span<const uint32_t> slot_of_choice;  // [tokens, top_k], as in Dispatch
   std::span<const float> weight_of_choice;   // [tokens, top_k]
   size_t top_k = 0;
-  float scale = 1;    // of what the columns hold
-  ConstMatView rows;  // [slots, dim] f32 outputs; only slots that are neither columns nor dropped are read
+  const uint16_t* halves = nullptr;  // [slots, dim] fp16; read for slots that n_halves counts
+  size_t halves_stride = 0;          // from one row to the next
+  float scale = 1;                   // of what the halves hold
+  ConstMatView rows;                 // [slots, dim] f32; read for slots that are neither halves nor dropped
 };
 
-// Owns scratch: 32 bytes per slot and thread, 5 per choice. One thread at a time.
+// Owns scratch: a byte per slot. One thread at a time.
 class Scatter {
  public:
   explicit Scatter(ThreadPool& pool) : pool_(pool) {}
 
-  // y[token] += sum over the token's choices, in order of choice, of weight * output, where a column's output is
+  // y[token] += sum over the token's choices, in order of choice, of weight * output, where the output of a half is
   // scale * value. All in f32, each product and sum rounded: the same bits as UnpackColumns and ScatterAdd give, on
   // any number of threads and whatever the other tokens are. Allocates only until scratch has grown to the job.
   // y is [tokens, dim].
   void Add(const ScatterJob& job, MatView y);
 
-  size_t scratch_bytes() const;
-
  private:
   ThreadPool& pool_;
-  std::vector<uint32_t> sources_;  // [tokens, top_k] see scatter.cc
-  std::vector<uint8_t> kinds_;     // [slots]
-  std::vector<uint16_t> stages_;   // [threads, slots + a tile, channels of a block]
+  std::vector<uint8_t> kinds_;  // [slots] see scatter.cc
 };
 
 }  // namespace npumoe

@@ -23,18 +23,22 @@ void BuildDispatch(std::span<const uint32_t> experts, std::span<const float> wei
   dispatch.slots.resize(experts.size());
   dispatch.slot_of_choice.resize(experts.size());
   dispatch.expert_begin.assign(n_experts + 1, 0);
+  uint32_t* const begin = dispatch.expert_begin.data();
   for (const uint32_t expert : experts) {
     NM_DCHECK(expert < n_experts);
-    ++dispatch.expert_begin[expert + 1];
+    ++begin[expert + 1];
   }
-  for (size_t expert = 0; expert < n_experts; ++expert) {
-    dispatch.expert_begin[expert + 1] += dispatch.expert_begin[expert];
-  }
+  for (size_t expert = 0; expert < n_experts; ++expert) begin[expert + 1] += begin[expert];
   // Filling moves every begin to its end, which is the next expert's begin: shifted back afterwards.
-  for (size_t choice = 0; choice < experts.size(); ++choice) {
-    const uint32_t slot = dispatch.expert_begin[experts[choice]]++;
-    dispatch.slots[slot] = {static_cast<uint32_t>(choice / top_k), weights[choice]};
-    dispatch.slot_of_choice[choice] = slot;
+  Slot* const slots = dispatch.slots.data();
+  uint32_t* const slot_of_choice = dispatch.slot_of_choice.data();
+  const size_t n_tokens = experts.size() / top_k;
+  for (size_t token = 0, choice = 0; token < n_tokens; ++token) {
+    for (size_t j = 0; j < top_k; ++j, ++choice) {
+      const uint32_t slot = begin[experts[choice]]++;
+      slots[slot] = {static_cast<uint32_t>(token), weights[choice]};
+      slot_of_choice[choice] = slot;
+    }
   }
   std::copy_backward(dispatch.expert_begin.begin(), dispatch.expert_begin.end() - 1, dispatch.expert_begin.end());
   dispatch.expert_begin[0] = 0;

@@ -21,18 +21,24 @@ uint32_t ArgMax(std::span<const float> values) {
   return best;
 }
 
-// The top_k largest of `left`, which is consumed: a chosen entry becomes -inf. Should only -inf be left (a model with
-// broken weights), the lowest unchosen id is taken, so that the ids stay distinct.
-void TakeTopK(std::span<float> left, std::span<uint32_t> experts) {
-  for (size_t choice = 0; choice < experts.size(); ++choice) {
-    uint32_t best = ArgMax(left);
-    if (left[best] == kMinusInf) {
-      const auto chosen = experts.first(choice);
-      best = 0;
-      while (std::find(chosen.begin(), chosen.end(), best) != chosen.end()) ++best;
+// The top_k largest logits, NaN counting as -inf, in falling order; of equals the lower id comes first, so that the ids
+// stay distinct even if only -inf is left (a model with broken weights). `kept` holds their values: [top_k].
+// One pass with insertion: of n logits in any order about top_k * ln(n / top_k) get past the first comparison.
+void TakeTopK(std::span<const float> logits, std::span<uint32_t> experts, std::span<float> kept) {
+  const size_t top_k = experts.size();
+  for (size_t i = 0; i < logits.size(); ++i) {
+    const float value = logits[i] > kMinusInf ? logits[i] : kMinusInf;
+    size_t place = std::min(i, top_k);
+    if (place == top_k) {
+      if (!(value > kept[top_k - 1])) continue;
+      --place;
     }
-    experts[choice] = best;
-    left[best] = kMinusInf;
+    for (; place > 0 && kept[place - 1] < value; --place) {
+      kept[place] = kept[place - 1];
+      experts[place] = experts[place - 1];
+    }
+    kept[place] = value;
+    experts[place] = static_cast<uint32_t>(i);
   }
 }
 
@@ -92,18 +98,21 @@ void Route(const ModelConfig& config, std::span<const float> logits, std::span<f
            std::span<uint32_t> experts, std::span<float> weights) {
   NM_DCHECK(logits.size() == config.n_experts && scratch.size() == logits.size());
   NM_DCHECK(experts.size() == config.top_k && weights.size() == config.top_k);
-  for (size_t i = 0; i < logits.size(); ++i) scratch[i] = std::isnan(logits[i]) ? kMinusInf : logits[i];
   switch (config.router) {
     case RouterRule::kSoftmaxTopK:
-      TakeTopK(scratch, experts);
-      SoftmaxTopK(logits, experts, weights);
-      if (config.renormalize_top_k) Normalize(weights);
+      TakeTopK(logits, experts, weights);
+      // Dividing by the sum over all and then by the sum over the chosen is the softmax of the chosen.
+      if (config.renormalize_top_k)
+        TopKSoftmax(logits, experts, weights);
+      else
+        SoftmaxTopK(logits, experts, weights);
       return;
     case RouterRule::kTopKSoftmax:
-      TakeTopK(scratch, experts);
+      TakeTopK(logits, experts, weights);
       TopKSoftmax(logits, experts, weights);
       return;
     case RouterRule::kSparseMixer:
+      for (size_t i = 0; i < logits.size(); ++i) scratch[i] = std::isnan(logits[i]) ? kMinusInf : logits[i];
       SparseMixer(logits, config.router_jitter, scratch, experts, weights);
       return;
   }

@@ -3,9 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <vector>
+
+#include "base/random.h"
 
 namespace npumoe {
 namespace {
@@ -81,6 +85,40 @@ TEST(Route, SoftmaxOverAllKeepsTheLosersShareUnlessRenormalised) {
 
 TEST(Route, TiesGoToTheLowerId) {
   EXPECT_EQ(RouteWith(RouterRule::kSoftmaxTopK, true, 0, 3, {1, 5, 5, 5, 1}).experts, (std::vector<uint32_t>{1, 2, 3}));
+}
+
+// Straight from the definition: order all ids by (logit falling, id rising), NaN as -inf.
+std::vector<uint32_t> Sorted(const std::vector<float>& logits, size_t top_k) {
+  const auto value = [&](uint32_t id) {
+    return std::isnan(logits[id]) ? -std::numeric_limits<float>::infinity() : logits[id];
+  };
+  std::vector<uint32_t> ids(logits.size());
+  std::iota(ids.begin(), ids.end(), 0u);
+  std::stable_sort(ids.begin(), ids.end(), [&](uint32_t a, uint32_t b) { return value(a) > value(b); });
+  ids.resize(top_k);
+  return ids;
+}
+
+TEST(Route, ChoosesAsAStableSortDoesForEveryTopK) {
+  Random random(1);
+  for (const uint32_t n : {1, 2, 7, 60, 128}) {
+    for (uint32_t top_k = 1; top_k <= n; top_k += top_k < 9 ? 1 : 17) {
+      for (int round = 0; round < 12; ++round) {
+        std::vector<float> logits(n);
+        for (float& logit : logits) {
+          // Many equal values in the later rounds, then -0 beside 0, -inf and NaN.
+          logit = static_cast<float>(round < 4 ? random.Gaussian() : static_cast<double>(random.Below(5)) - 2);
+          if (round > 7 && random.Below(3) == 0) logit = -0.0f;
+          if (round > 8 && random.Below(3) == 0) logit = -std::numeric_limits<float>::infinity();
+          if (round > 9 && random.Below(3) == 0) logit = std::numeric_limits<float>::quiet_NaN();
+        }
+        for (const RouterRule rule : {RouterRule::kSoftmaxTopK, RouterRule::kTopKSoftmax}) {
+          ASSERT_EQ(RouteWith(rule, round % 2 == 0, 0, top_k, logits).experts, Sorted(logits, top_k))
+              << n << " experts, top " << top_k << ", round " << round;
+        }
+      }
+    }
+  }
 }
 
 TEST(Route, EveryExpertMayBeChosen) {
