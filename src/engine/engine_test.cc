@@ -6,9 +6,11 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "base/files.h"
 #include "npumoe/make_model.h"
 
 namespace npumoe {
@@ -180,6 +182,27 @@ TEST_F(OneModel, MemoryStaysInsideWhatIsStated) {
   EXPECT_EQ(session.memory().scratch, scratch);
   // Keys and values at two bytes each, for every position of the context.
   EXPECT_EQ(session.memory().kv_cache, engine.info().kv_bytes_per_token * 1024);
+}
+
+// A vocabulary that puts a mark before the first word of a text: of the conversation, not of every message.
+TEST(Engine, OnlyTheStartOfAChatGetsThePrefixOfAText) {
+  const auto folder = std::filesystem::temp_directory_path() / ("npumoe_chat_test_" + std::to_string(::getpid()));
+  MakeModelOptions make;
+  make.shape = "tiny-qwen3moe";
+  make.hugging_face = true;
+  ASSERT_TRUE(MakeModel(make, folder.string()).ok());
+  const std::string path = (folder / "tokenizer.json").string();
+  auto tokenizer = nlohmann::json::parse(ReadFile(path).value());
+  const nlohmann::json metaspace{{"type", "Metaspace"}, {"replacement", "\u2581"}, {"prepend_scheme", "first"}};
+  tokenizer["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", {metaspace, tokenizer["pre_tokenizer"]}}};
+  ASSERT_TRUE(WriteFileAtomic(path, tokenizer.dump()).ok());
+  const auto engine = Engine::Open(folder.string(), {});
+  ASSERT_TRUE(engine.ok()) << engine.error().message;
+  const std::vector<Message> chat{{"user", "hi"}, {"assistant", "yes"}};
+  const auto ids = engine->EncodeChat(chat, false, "zephyr");
+  ASSERT_TRUE(ids.ok()) << ids.error().message;
+  EXPECT_EQ(engine->Detokenize(*ids, true), "\u2581<|user|>\nhi</s>\n<|assistant|>\nyes</s>\n");
+  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

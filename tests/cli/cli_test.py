@@ -8,6 +8,7 @@ import sys
 import unittest
 
 from bench import Bench
+from calibrate import Calibrate
 from chat import Chat
 from golden import Golden
 from models import Info, MakeModel
@@ -15,7 +16,7 @@ from run_text import Run
 from streams import Streams
 from usage import Usage
 
-GROUPS = {group.__name__: group for group in (Usage, Run, Streams, Chat, Info, MakeModel, Bench, Golden)}
+GROUPS = {group.__name__: group for group in (Usage, Run, Streams, Chat, Info, MakeModel, Bench, Golden, Calibrate)}
 
 
 def main():
