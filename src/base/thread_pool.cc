@@ -32,32 +32,46 @@ struct ThreadPool::Impl {
   std::vector<std::thread> workers;
   std::mutex mutex;
   std::condition_variable wake;
-  std::atomic<uint64_t> generation{0};
-  std::atomic<size_t> next_task{0};
-  std::atomic<size_t> n_busy{0};
+  // The loop's number in the upper half, its tasks not yet taken in the lower. Whoever takes a task does so by lowering
+  // this very value, so that a worker that wakes late finds nothing, and cannot take a task of one loop with the data
+  // of another. (A loop's number comes back after 2^32 loops; a worker would have to sleep between two instructions
+  // through all of them.)
+  std::atomic<uint64_t> ticket{0};
+  std::atomic<size_t> n_done{0};  // tasks of this loop
   std::atomic<bool> stop{false};
+  // Of this loop. Written only between loops, when no task is being run; read only by who holds a task.
   size_t n_tasks = 0;
   const void* context = nullptr;
   Call call = nullptr;
 
-  void Drain(size_t thread) {
-    for (size_t task = next_task.fetch_add(1); task < n_tasks; task = next_task.fetch_add(1)) {
-      call(context, task, thread);
+  static uint64_t LoopOf(uint64_t value) { return value >> 32; }
+  static uint64_t LeftOf(uint64_t value) { return value & 0xffffffffu; }
+
+  // Takes tasks in ascending order until none are left. Returns the number of the loop that had none.
+  uint64_t Drain(size_t thread) {
+    size_t n = 0;
+    uint64_t now = ticket.load();
+    while (LeftOf(now) > 0) {
+      if (!ticket.compare_exchange_weak(now, now - 1)) continue;
+      call(context, n_tasks - LeftOf(now), thread);
+      ++n;
+      now = ticket.load();
     }
+    // Until this is added the loop cannot end; afterwards nothing of it is touched.
+    if (n > 0) n_done.fetch_add(n);
+    return LoopOf(now);
   }
 
   void Work(size_t thread) {
     uint64_t seen = 0;
     while (true) {
-      for (int spin = 0; spin < kSpins && generation.load() == seen; ++spin) Pause();
-      if (generation.load() == seen) {
+      for (int spin = 0; spin < kSpins && LoopOf(ticket.load()) == seen; ++spin) Pause();
+      if (LoopOf(ticket.load()) == seen) {
         std::unique_lock lock(mutex);
-        wake.wait(lock, [&] { return generation.load() != seen; });
+        wake.wait(lock, [&] { return LoopOf(ticket.load()) != seen; });
       }
-      seen = generation.load();
       if (stop.load()) return;
-      Drain(thread);
-      n_busy.fetch_sub(1);
+      seen = Drain(thread);
     }
   }
 };
@@ -78,7 +92,7 @@ ThreadPool::~ThreadPool() {
   {
     const std::lock_guard lock(impl_->mutex);
     impl_->stop.store(true);
-    impl_->generation.fetch_add(1);
+    impl_->ticket.fetch_add(uint64_t{1} << 32);
   }
   impl_->wake.notify_all();
   for (std::thread& worker : impl_->workers) worker.join();
@@ -91,18 +105,19 @@ void ThreadPool::Run(size_t n_tasks, const void* context, Call call) {
     for (size_t task = 0; task < n_tasks; ++task) call(context, task, 0);
     return;
   }
+  NM_CHECK(n_tasks <= UINT32_MAX);
   {
     const std::lock_guard lock(impl_->mutex);
     impl_->n_tasks = n_tasks;
     impl_->context = context;
     impl_->call = call;
-    impl_->next_task.store(0);
-    impl_->n_busy.store(impl_->workers.size());
-    impl_->generation.fetch_add(1);
+    impl_->n_done.store(0);
+    impl_->ticket.store(((Impl::LoopOf(impl_->ticket.load()) + 1) << 32) | n_tasks);
   }
   impl_->wake.notify_all();
   impl_->Drain(0);
-  for (int spin = 0; impl_->n_busy.load() != 0; ++spin) {
+  // Only tasks are waited for: a worker that has not woken yet holds none.
+  for (int spin = 0; impl_->n_done.load() != n_tasks; ++spin) {
     // More threads than cores: let the others run instead of burning their time slice.
     if (spin < kSpins)
       Pause();

@@ -23,9 +23,8 @@ class ThreadPool {
   // all are done. Which thread takes which task varies; results must not depend on it. Not reentrant.
   template <typename Body>
   void ParallelFor(size_t n_tasks, const Body& body) {
-    Run(n_tasks, &body, [](const void* context, size_t task, size_t thread) {
-      (*static_cast<const Body*>(context))(task, thread);
-    });
+    Run(n_tasks, &body,
+        [](const void* context, size_t task, size_t thread) { (*static_cast<const Body*>(context))(task, thread); });
   }
 
  private:

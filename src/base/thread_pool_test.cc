@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#if defined(__linux__)
+#include <sched.h>
+#endif
+
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -52,6 +56,55 @@ TEST(ThreadPool, WorkersThatWentToSleepWakeUp) {
     EXPECT_EQ(sum.load(), 4950u);
   }
 }
+
+TEST(ThreadPool, LoopsInQuickSuccessionNeverMixTheirTasks) {
+  // More threads than cores, loops shorter than a wake-up: workers arrive in later loops than they were woken for.
+  ThreadPool pool(12);
+  for (size_t round = 0; round < 4000; ++round) {
+    const size_t n_tasks = 2 + round % 5;
+    std::vector<std::atomic<size_t>> runs(n_tasks);
+    pool.ParallelFor(n_tasks, [&, round](size_t task, size_t) {
+      ASSERT_LT(task, n_tasks);
+      runs[task].fetch_add(round + 1);
+    });
+    for (size_t task = 0; task < n_tasks; ++task) ASSERT_EQ(runs[task].load(), round + 1) << round << " " << task;
+  }
+}
+
+#if defined(__linux__)
+// All threads on one core, the workers at a priority at which they get next to nothing of it: what a busy machine does
+// to them, only surely. The caller can do all the work itself and must not wait for anyone.
+TEST(ThreadPool, DoesNotWaitForWorkersThatHoldNoTask) {
+  constexpr size_t kThreads = 4;
+  cpu_set_t before, one;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(before), &before), 0);
+  CPU_ZERO(&one);
+  for (int cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(&one) == 0; ++cpu) {
+    if (CPU_ISSET(cpu, &before)) CPU_SET(cpu, &one);
+  }
+  ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);  // workers inherit it
+  std::atomic<bool> refused{false};
+  std::chrono::duration<double> seconds{};
+  {
+    ThreadPool pool(kThreads);
+    std::atomic<size_t> n_started{0};
+    pool.ParallelFor(kThreads, [&](size_t, size_t thread) {
+      ++n_started;
+      while (n_started < kThreads) std::this_thread::yield();  // so that every thread has one
+      const sched_param none{};
+      if (thread != 0 && sched_setscheduler(0, SCHED_IDLE, &none) != 0) refused = true;
+    });
+    const auto start = std::chrono::steady_clock::now();
+    constexpr int kRounds = 200;
+    for (int round = 0; round < kRounds; ++round) pool.ParallelFor(4, [](size_t, size_t) {});
+    seconds = std::chrono::steady_clock::now() - start;
+  }
+  ASSERT_EQ(sched_setaffinity(0, sizeof(before), &before), 0);
+  if (refused) GTEST_SKIP() << "the system refuses the idle priority";
+  // Waiting for all workers took them a turn of the scheduler each: many milliseconds in every round.
+  EXPECT_LT(seconds.count(), 1.0);
+}
+#endif
 
 TEST(ThreadPool, EndsWithoutEverWorking) {
   for (int i = 0; i < 50; ++i) ThreadPool pool(4);
