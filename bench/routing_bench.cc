@@ -13,6 +13,7 @@
 #include <numeric>
 #include <vector>
 
+#include "base/cache_lines.h"
 #include "base/random.h"
 #include "kernels/columns.h"
 #include "kernels/scatter.h"
@@ -120,20 +121,6 @@ void Choose(Layer& layer) {
   ChooseRun(layer.plan, layer.loads, layer.times, layer.cpu, /*dynamic=*/true, /*spill=*/true, layer.choice);
 }
 
-// A vector that starts at a cache line, as the engine's buffers do.
-template <typename T>
-struct LineAllocator {
-  using value_type = T;
-  LineAllocator() = default;
-  template <typename U>
-  explicit LineAllocator(const LineAllocator<U>&) {}
-  T* allocate(size_t n) { return static_cast<T*>(::operator new (n * sizeof(T), std::align_val_t{64})); }
-  void deallocate(T* p, size_t) { ::operator delete (p, std::align_val_t{64}); }
-  bool operator==(const LineAllocator&) const = default;
-};
-template <typename T>
-using Lines = std::vector<T, LineAllocator<T>>;
-
 // Columns of one expert in a program's input and output.
 struct Columns {
   size_t begin = 0;     // in the buffers
@@ -177,11 +164,11 @@ struct Rows {
     return RowBytes() + static_cast<double>((n_spilled + 2 * kTokens) * kDim * sizeof(float));
   }
 
-  Lines<float> x, y;                  // [tokens, dim]
+  CacheLines<float> x, y;                  // [tokens, dim]
   std::vector<Columns> columns;       // [experts]
-  Lines<uint16_t> in, out;            // [dim, width] of every expert
-  Lines<uint16_t> halves;             // [slots, dim] unpacked outputs
-  Lines<float> on_cpu;                // [slots, dim] rows computed by the CPU
+  CacheLines<uint16_t> in, out;            // [dim, width] of every expert
+  CacheLines<uint16_t> halves;             // [slots, dim] unpacked outputs
+  CacheLines<float> on_cpu;                // [slots, dim] rows computed by the CPU
   std::vector<ExpertOutput> outputs;  // [experts]
   size_t n_rows = 0;
 };
@@ -317,8 +304,8 @@ bool ReportRows(ThreadPool& threads, Layer& layer) {
   SumAll(layer, scatter, rows);
   if (!ResultsAreRight(layer, rows)) return false;
 
-  const Lines<std::byte> from(kCopyBytes);
-  Lines<std::byte> to(kCopyBytes);
+  const CacheLines<std::byte> from(kCopyBytes);
+  CacheLines<std::byte> to(kCopyBytes);
   const double n_bytes = rows.PackBytes() + rows.UnpackBytes() + rows.SumBytes();
   Samples copy{"copy", 2.0 * kCopyBytes, {}, {}}, pack{"pack", rows.PackBytes(), {}, {}},
       unpack{"unpack", rows.UnpackBytes(), {}, {}}, sum{"sum", rows.SumBytes(), {}, {}}, all{"all", n_bytes, {}, {}};

@@ -11,6 +11,7 @@
 #include "apps/npumoe/console.h"
 #include "apps/npumoe/flags.h"
 #include "apps/npumoe/generate.h"
+#include "apps/npumoe/npu_flags.h"
 #include "apps/npumoe/text.h"
 #include "npumoe/engine.h"
 
@@ -33,6 +34,7 @@ constexpr std::string_view kHelp =
 struct ChatFlags {
   EngineFlags engine;
   SamplerFlags sampler;
+  NpuFlags npu;
   std::string first_message, system_prompt, chat_template;
   int64_t max_tokens = -1;
   bool stats = false, show_special = false, single_turn = false;
@@ -57,6 +59,7 @@ struct ChatFlags {
     app.add_flag("--special", show_special, "print control tokens too")->group(group);
     app.add_flag("--stats", stats, "print speeds and memory on stderr after each answer")->group(group);
     sampler.AddTo(app);
+    npu.AddTo(app);
   }
 };
 
@@ -100,6 +103,7 @@ class Conversation {
   Result<bool> Command(std::string_view line);
   bool failed() const { return failed_; }
   bool interrupted() const { return interrupted_; }  // the last answer, by Ctrl-C
+  const RunReport& report() const { return session_.report(); }
 
  private:
   void SetSystem(std::string text) {
@@ -351,8 +355,10 @@ int RunChat(const std::vector<std::string>& args) {
   ChatFlags flags;
   flags.AddTo(app);
   if (const auto exit_code = ParseFlags(app, args)) return *exit_code;
-  const auto options = flags.engine.Options();
+  auto options = flags.engine.Options();
   if (!options) return UsageError("chat: " + options.error().message);
+  if (const Status filled = flags.npu.Fill(*options); !filled) return UsageError("chat: " + filled.error().message);
+  if (!flags.npu.trace_path().empty()) return UsageError("chat: --trace: only 'npumoe run' writes one");
   if (const Status known = CheckChatFormat(flags.chat_template); !known) {
     return UsageError("chat: " + known.error().message);
   }
@@ -374,7 +380,9 @@ int RunChat(const std::vector<std::string>& args) {
   if (!session) return FailWith(session.error());
   CatchInterrupts();
   Conversation conversation(*engine, std::move(*session), flags, std::move(*sampler), params);
-  return Talk(conversation, flags);
+  const int exit_code = Talk(conversation, flags);
+  if (flags.npu.wanted()) PrintNpuReport(conversation.report(), flags.stats);
+  return exit_code;
 }
 
 }  // namespace npumoe

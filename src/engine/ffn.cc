@@ -10,7 +10,8 @@
 
 namespace npumoe {
 
-Ffn::Ffn(const ModelConfig& config, Compute& compute, size_t max_tokens) : config_(config), compute_(compute) {
+Ffn::Ffn(const ModelConfig& config, Compute& compute, size_t max_tokens)
+    : config_(config), compute_(compute), scatter_(compute.pool) {
   const size_t dim = config.dim;
   bool any_dense = config.n_experts == 0;
   for (const bool dense : config.dense_layer) any_dense = any_dense || dense;
@@ -65,11 +66,18 @@ void Ffn::SeeGateUp(MatView gate, MatView up) {
   observer_->See(&ActivationRange::up, up);
 }
 
-void Ffn::Combine(const LayerWeights& weights, MatView x, MatView y) {
-  compute_.ForRows(x.rows, [&](size_t token) {
-    ScatterAdd(packed_out_.Flat(dispatch_.slots.size()), config_.dim, dispatch_, config_.top_k, token,
-               {y.Row(token), y.cols});
-  });
+void Ffn::Combine(const LayerWeights& weights, MatView x, MatView y, const DeviceRows* device) {
+  if (device != nullptr) {
+    const size_t n_slots = dispatch_.slots.size();
+    scatter_.Add({device->experts, dispatch_.expert_begin, dispatch_.slot_of_choice, chosen_weights(x.rows),
+                  config_.top_k, device->halves, config_.dim, device->scale, packed_out_.Rows(n_slots)},
+                 y);
+  } else {
+    compute_.ForRows(x.rows, [&](size_t token) {
+      ScatterAdd(packed_out_.Flat(dispatch_.slots.size()), config_.dim, dispatch_, config_.top_k, token,
+                 {y.Row(token), y.cols});
+    });
+  }
   if (config_.shared_expert_dim > 0) RunShared(weights, x, y);
 }
 

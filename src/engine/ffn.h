@@ -8,6 +8,7 @@
 
 #include "engine/buffer.h"
 #include "engine/compute.h"
+#include "kernels/scatter.h"
 #include "model/config.h"
 #include "model/weights.h"
 #include "moe/dispatch.h"
@@ -46,8 +47,14 @@ class Ffn {
   void Redispatch(size_t n_tokens);
   void RunSlots(const LayerWeights& weights, MatView x, std::span<const SlotRange> ranges);  // ranges: [n_experts]
   std::span<float> SlotOutput(size_t slot) { return packed_out_.Row(slot); }                 // [dim]
-  // y += weighted outputs of all slots, and the shared expert of x.
-  void Combine(const LayerWeights& weights, MatView x, MatView y);
+  // y += weighted outputs of all slots, and the shared expert of x. With `device`, the outputs of slots that it counts
+  // are its fp16 rows.
+  struct DeviceRows {
+    std::span<const ExpertOutput> experts;  // [n_experts]
+    const uint16_t* halves = nullptr;       // [slots, dim]
+    float scale = 1;                        // of what the halves hold
+  };
+  void Combine(const LayerWeights& weights, MatView x, MatView y, const DeviceRows* device = nullptr);
 
   // From now on Run shows `observer` what it does; nullptr ends it. Borrowed. Not for callers of the parts: all slots
   // of a dispatch must be computed here.
@@ -72,6 +79,7 @@ class Ffn {
   std::vector<float> weights_;     // [tokens, top_k]
   std::vector<SlotRange> all_;     // [n_experts] every slot
   Dispatch dispatch_;
+  Scatter scatter_;
   std::vector<MatMulJob> jobs_;
   RoutingObserver* observer_ = nullptr;
 };

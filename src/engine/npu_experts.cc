@@ -46,6 +46,9 @@ Status NpuExperts::Run(uint32_t layer, MatView x, MatView y) {
   Choose(layer, weights);
   programs_.Prefetch((layer + 1) % config_.n_layers, layer);
 
+  on_device_.assign(config_.n_experts, {});
+  halves_.resize(ffn_.dispatch().slots.size() * config_.dim);
+
   // Both sides start when the choice is made.
   const Nanos start = clock_.now();
   packer_.Submit([this, layer, x] { RunGroups(layer, x); });
@@ -56,7 +59,8 @@ Status NpuExperts::Run(uint32_t layer, MatView x, MatView y) {
   clock_.AddOverlap(std::min(clock_.now(), packer_end_) - start);
   clock_.WaitUntil(packer_end_);
   RepeatOnCpu(layer, weights, x);
-  ffn_.Combine(weights, x, y);
+  const Ffn::DeviceRows device{on_device_, halves_.data(), plan_.layers[layer].expert_scale};
+  ffn_.Combine(weights, x, y, &device);
   clock_.CpuWork(clock_.CopySeconds(2.0 * static_cast<double>(x.rows) * config_.top_k * config_.dim * sizeof(float)),
                  stage, "combine");
   return Ok{};
@@ -193,7 +197,6 @@ double NpuExperts::Unpack(uint32_t layer, Job& job, const Buffers& buffers) {
   const ExpertGroup& group = plan_.layers[layer].groups[job.group];
   const Dispatch& dispatch = ffn_.dispatch();
   const size_t dim = config_.dim, slice = dim * job.capacity;
-  const float scale = plan_.layers[layer].expert_scale;
   uint64_t used = 0;
   bool finite = true;
   for (size_t i = 0; i < group.experts.size(); ++i) {
@@ -201,8 +204,8 @@ double NpuExperts::Unpack(uint32_t layer, Job& job, const Buffers& buffers) {
     const uint32_t n = std::min(kept_[expert], job.capacity);
     used += n;
     out_rows_.clear();
-    for (uint32_t row = 0; row < n; ++row) out_rows_.push_back(ffn_.SlotOutput(begin + row).data());
-    finite = UnpackColumns(buffers.out.data() + i * slice, dim, job.capacity, scale, out_rows_) && finite;
+    for (uint32_t row = 0; row < n; ++row) out_rows_.push_back(halves_.data() + (begin + row) * dim);
+    finite = UnpackHalves(buffers.out.data() + i * slice, dim, job.capacity, out_rows_) && finite;
   }
   StageReport& stage = clock_.experts(layer);
   clock_.Dispatched(**job.ran, job.ready, stage, fmt::format("layer {} experts, group {}", layer, job.group),
@@ -211,9 +214,10 @@ double NpuExperts::Unpack(uint32_t layer, Job& job, const Buffers& buffers) {
     job.ran = Result<Interval>(MakeError(Code::kUnsupported, "a value left the range of fp16"));
     return 0;
   }
+  for (const uint32_t expert : group.experts) on_device_[expert].n_halves = std::min(kept_[expert], job.capacity);
   stage.rows_used += used;
   stage.rows_padded += group.experts.size() * job.capacity - used;
-  return clock_.CopySeconds(static_cast<double>(used * dim) * (sizeof(float) + sizeof(uint16_t)));
+  return clock_.CopySeconds(static_cast<double>(used * dim) * 2 * sizeof(uint16_t));
 }
 
 double NpuExperts::CpuSeconds(const LayerWeights& weights) const {

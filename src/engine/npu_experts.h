@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "base/cache_lines.h"
 #include "engine/ffn.h"
 #include "engine/npu_programs.h"
 #include "engine/run_clock.h"
@@ -38,7 +39,7 @@ class NpuExperts {
     std::optional<Result<Interval>> ran;
   };
   struct Buffers {
-    std::vector<uint16_t> in, out;  // [experts, dim, capacity] fp16
+    CacheLines<uint16_t> in, out;  // [experts, dim, capacity] fp16
   };
 
   void RerouteOverflow(uint32_t layer, size_t n_tokens);
@@ -67,8 +68,10 @@ class NpuExperts {
   RunChoice choice_;
   std::vector<Job> jobs_;
   std::vector<const float*> in_rows_;  // of one expert
-  std::vector<float*> out_rows_;
-  Buffers buffers_[2];  // one is packed or unpacked while the other runs
+  std::vector<uint16_t*> out_rows_;
+  CacheLines<uint16_t> halves_;          // [slots, dim] outputs of the device
+  std::vector<ExpertOutput> on_device_;  // [n_experts] which of the slots are there
+  Buffers buffers_[2];                   // one is packed or unpacked while the other runs
   double pack_seconds_ = 0;
   Nanos packer_end_ = 0;
 
