@@ -14,6 +14,7 @@
 
 #include "base/random.h"
 #include "engine/forward.h"
+#include "engine/plan_document.h"
 #include "moe/router.h"
 #include "npu/simulated_device.h"
 #include "npumoe/make_model.h"
@@ -95,14 +96,17 @@ class NpuLayersTest : public testing::TestWithParam<std::string> {
   void SetUp() override { OpenShape(GetParam()); }
   void TearDown() override { std::filesystem::remove(path_); }
 
-  void OpenShape(const std::string& shape) {
+  void OpenShape(const std::string& shape, uint32_t n_experts = 0, uint32_t top_k = 0) {
     path_ =
         (std::filesystem::temp_directory_path() / ("npumoe_npu_test_" + std::to_string(::getpid()) + ".gguf")).string();
     MakeModelOptions options;
     options.shape = shape;
     options.seed = 5;
+    options.n_experts = n_experts;
+    options.top_k = top_k;
     ASSERT_TRUE(MakeModel(options, path_).ok());
     model_ = std::make_unique<Model>(Model::Open(path_, {}).value());
+    tokens_.clear();
     for (size_t i = 0; i < kTokens; ++i) tokens_.push_back(static_cast<int32_t>((i * 7919 + 13) % config().vocab_size));
   }
 
@@ -321,6 +325,42 @@ TEST_P(NpuLayersTest, ChosenExpertsAreTheCpusUpToNearTies) {
   EXPECT_LE(flips, choices / 20);  // counted, and rare
   RecordProperty("near_ties_flipped", static_cast<int>(flips));
 }
+
+class OddShapesTest : public NpuLayersTest {
+ protected:
+  void SetUp() override {}
+};
+
+TEST_P(OddShapesTest, PlannedAndRunLikeAnyOther) {
+  const NpuSpec& spec = **FindSpec("m2-max");
+  for (const auto& [n_experts, top_k] : {std::pair(2u, 1u), {2u, 2u}, {3u, 2u}, {7u, 7u}, {77u, 3u}, {512u, 10u}}) {
+    SCOPED_TRACE(testing::Message() << n_experts << " experts, top-" << top_k);
+    OpenShape(GetParam(), n_experts, top_k);
+    const auto cpu = Logits(nullptr, nullptr);
+    for (const Placement placement : {Placement::kOurs, Placement::kBase, Placement::kTiersGroups}) {
+      // A program per expert: more than any NPU loads at once.
+      if (placement == Placement::kBase && n_experts > 100) continue;
+      PlanRequest request;
+      request.placement = placement;
+      request.chunk_tokens = 64;
+      request.prompt_tokens = kTokens;
+      const auto made = MakePlanFor(*model_, nullptr, spec, request);
+      ASSERT_TRUE(made.ok()) << made.error().message;
+      RunReport report;
+      const auto npu = Logits(&made->plan, M2Max(), &report);
+      EXPECT_LE(MedianKl(cpu, npu), 1e-4);
+      EXPECT_TRUE(report.fallbacks.empty()) << report.fallbacks.begin()->first;
+      for (uint32_t layer = 0; layer < config().n_layers; ++layer) {
+        if (!config().IsMoeLayer(layer)) continue;
+        const StageReport& e = report.layers[layer].experts;
+        EXPECT_EQ(e.rows_used + e.rows_spilled + e.rows_cpu, kTokens * top_k);
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, OddShapesTest, testing::Values("tiny-qwen3moe", "tiny-qwen2moe"),
+                         [](const auto& param) { return param.param.substr(5); });
 
 INSTANTIATE_TEST_SUITE_P(Families, NpuLayersTest,
                          testing::Values("tiny-qwen3moe", "tiny-phimoe", "tiny-mixtral", "tiny-qwen2moe", "tiny-olmoe"),
