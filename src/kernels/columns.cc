@@ -73,14 +73,18 @@ template <class Finish>
 HWY_INLINE bool UnpackTiles(const uint16_t* columns, size_t channels, size_t width, size_t n_rows,
                             const Finish& finish) {
   HWY_ALIGN uint16_t stage[kTileRows * kStageStride];
+  constexpr size_t kLinesAhead = 448;  // half a tile of 256 rows
   bool finite = true;
   for (size_t column = 0; column < n_rows; column += kTileRows) {
     const size_t wanted = std::min(kTileRows, n_rows - column);
+    LinesAhead ahead(columns + column, channels, width, wanted);
+    ahead.Next(kLinesAhead);
     for (size_t channel = 0; channel < channels; channel += kTileChannels) {
       const size_t n = std::min(kTileChannels, channels - channel);
-      ColumnsToStage(columns + channel * width + column, width, width - column, n, channels - channel, wanted, stage,
-                     kStageStride);
+      ColumnsToStage(columns + channel * width + column, width, width - column, n, wanted, ahead, stage, kStageStride);
+      const size_t n_lines = ahead.LinesUntil(channel + n) + kLinesAhead;
       for (size_t row = 0; row < wanted; ++row) {
+        ahead.Next(n_lines > ahead.n_asked() ? (n_lines - ahead.n_asked()) / (wanted - row) + 1 : 0);
         if (!finish(stage + row * kStageStride, channel, n, column + row)) finite = false;
       }
     }
