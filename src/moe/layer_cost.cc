@@ -180,7 +180,7 @@ LayerCost ExpectedLayerCost(const ModelConfig& config, const LayerRouting& routi
   return LayerCoster(config, routing.loads[chunk_index], spec, format, per_run_capacity).Of(layer);
 }
 
-double Score(const LayerCost& cost, Objective objective, double load_price) {
+double Score(const LayerCost& cost, Objective objective, double load_price, const RestOfPlan& rest) {
   const double seconds =
       cost.Seconds() + kTieBreak * (cost.npu_seconds + cost.cpu_seconds) + load_price * cost.load_seconds;
   const double joules = cost.joules + load_price * cost.load_joules;
@@ -190,7 +190,7 @@ double Score(const LayerCost& cost, Objective objective, double load_price) {
     case Objective::kEnergy:
       return joules;
     case Objective::kEnergyDelay:
-      return joules * seconds;
+      return (rest.joules + joules) * (rest.seconds + seconds);
   }
   return seconds;
 }

@@ -82,8 +82,13 @@ class LayerCoster {
 // Of loading one program of so many bytes.
 Cost ProgramLoadCost(double bytes, const NpuSpec& spec);
 
+// What one layer's cost is added to: a product of time and energy is the whole plan's.
+struct RestOfPlan {
+  double seconds = 0, joules = 0;
+};
+
 // What the objective minimises, when a second of loading costs `load_price` seconds. A trace of both sides' sum breaks
 // the ties of a maximum.
-double Score(const LayerCost& cost, Objective objective, double load_price = 0);
+double Score(const LayerCost& cost, Objective objective, double load_price = 0, const RestOfPlan& rest = {});
 
 }  // namespace npumoe

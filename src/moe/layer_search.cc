@@ -44,20 +44,43 @@ struct Draft {
 
 class LayerSearch {
  public:
-  LayerSearch(const LayerCoster& coster, const GroupRules& rules, Objective objective)
-      : coster_(coster), rules_(rules), objective_(objective), n_(coster.scenarios().n_experts()), order_(n_) {
+  LayerSearch(const LayerCoster& coster, const GroupRules& rules, Objective objective, const RestOfPlan& rest)
+      : coster_(coster),
+        rules_(rules),
+        objective_(objective),
+        rest_(rest),
+        n_(coster.scenarios().n_experts()),
+        order_(n_) {
     std::iota(order_.begin(), order_.end(), 0u);
     const auto& mean = coster.scenarios().mean;
     std::stable_sort(order_.begin(), order_.end(), [&](uint32_t a, uint32_t b) { return mean[a] > mean[b]; });
-    all_.assign(coster.scenarios().loads.begin(), coster.scenarios().loads.end());
-    ladder_ = Ladder(all_);
+    rows_.resize(n_ * kScenarios);
+    most_.resize(n_);
+    for (uint32_t s = 0; s < kScenarios; ++s) {
+      for (uint32_t expert = 0; expert < n_; ++expert) {
+        rows_[expert * kScenarios + s] = Load(s, expert);
+        most_[expert] = std::max(most_[expert], Load(s, expert));
+      }
+    }
+    const auto& all = coster.scenarios().loads;
+    ladder_ = Ladder({all.begin(), all.end()});
   }
 
-  std::vector<LayerPlan> Run(std::span<const double> load_prices, bool polish) {
+  std::vector<LayerOption> Run(std::span<const double> load_prices, bool polish) {
     std::vector<std::vector<Draft>> drafts = MakeDrafts(load_prices);
-    std::vector<LayerPlan> plans;
-    for (size_t l = 0; l < load_prices.size(); ++l) plans.push_back(Best(std::move(drafts[l]), load_prices[l], polish));
-    return plans;
+    for (size_t l = 0; l < load_prices.size(); ++l) {
+      load_price_ = load_prices[l];
+      for (const Draft& draft : drafts[l]) Keep(draft);
+      if (polish) PolishAll(drafts[l]);
+    }
+    for (LayerOption& option : front_) {
+      for (ExpertGroup& group : option.plan.groups) std::sort(group.experts.begin(), group.experts.end());
+      std::sort(option.plan.cpu_experts.begin(), option.plan.cpu_experts.end());
+    }
+    std::stable_sort(front_.begin(), front_.end(), [](const LayerOption& a, const LayerOption& b) {
+      return a.cost.load_seconds < b.cost.load_seconds;
+    });
+    return std::move(front_);
   }
 
  private:
@@ -72,15 +95,20 @@ class LayerSearch {
 
   // Capacities worth trying for these loads: quantiles and fractions of the largest, rounded, ascending.
   std::vector<uint32_t> Ladder(std::vector<uint32_t> loads) const {
-    std::sort(loads.begin(), loads.end());
     std::vector<uint32_t> ladder;
+    const uint64_t most = *std::max_element(loads.begin(), loads.end());
     for (uint64_t eighths = 1; eighths <= 8; ++eighths) {
-      ladder.push_back(Rounded(static_cast<uint32_t>(loads.back() * eighths / 8)));
+      ladder.push_back(Rounded(static_cast<uint32_t>(most * eighths / 8)));
     }
-    const auto first = std::upper_bound(loads.begin(), loads.end(), 0u);
+    auto first = std::partition(loads.begin(), loads.end(), [](uint32_t load) { return load == 0; });
     const auto n = static_cast<double>(loads.end() - first);
+    auto begin = first;  // what lies before is smaller
     for (const double quantile : {0.25, 0.5, 0.75, 0.9, 0.95, 0.98}) {
-      if (n > 0) ladder.push_back(Rounded(first[static_cast<ptrdiff_t>(quantile * n)]));
+      if (n == 0) break;
+      const auto at = first + static_cast<ptrdiff_t>(quantile * n);
+      std::nth_element(begin, at, loads.end());
+      ladder.push_back(Rounded(*at));
+      begin = at;
     }
     std::sort(ladder.begin(), ladder.end());
     ladder.erase(std::unique(ladder.begin(), ladder.end()), ladder.end());
@@ -89,28 +117,33 @@ class LayerSearch {
 
   std::vector<std::vector<Draft>> MakeDrafts(std::span<const double> load_prices) const;
   Draft FromCut(const std::vector<CutRun>& cut, const SidePrices& prices, const std::vector<uint32_t>& ladder) const;
-  LayerPlan Best(std::vector<Draft> drafts, double load_price, bool polish);
+  void PolishAll(std::vector<Draft>& drafts);
+  void Keep(const Draft& draft);
   std::vector<size_t> Tiers(const SidePrices& prices, uint32_t n_tiers) const;
   std::vector<uint32_t> Capacities(const Draft& draft, const std::vector<uint32_t>& experts) const;
   std::vector<uint32_t> Menu(const SidePrices& prices, const std::vector<uint32_t>& experts) const;
-  void Polish(Draft& best, size_t& budget) const;
+  void Polish(Draft& best, size_t& budget);
   std::vector<uint32_t> UsedTiers(const LayerPlan& plan) const;
   std::vector<uint32_t> TierChoices(const LayerPlan& plan) const;
-  bool Accept(Draft& best, size_t& budget, Draft draft) const;
+  bool Accept(Draft& best, size_t& budget, Draft draft);
   bool TryMove(Draft& best, size_t& budget, size_t from, size_t to, std::span<const uint32_t> there,
-               std::span<const uint32_t> back) const;
-  bool PolishGroups(Draft& best, size_t& budget) const;
-  bool PolishExperts(Draft& best, size_t& budget) const;
-  bool PolishSwaps(Draft& best, size_t& budget) const;
-  bool PolishTiers(Draft& best, size_t& budget) const;
+               std::span<const uint32_t> back);
+  bool PolishGroups(Draft& best, size_t& budget);
+  bool PolishExperts(Draft& best, size_t& budget);
+  bool PolishSwaps(Draft& best, size_t& budget);
+  bool PolishPairs(Draft& best, size_t& budget);
+  bool PolishTiers(Draft& best, size_t& budget);
 
   const LayerCoster& coster_;
   const GroupRules rules_;
   const Objective objective_;
+  const RestOfPlan rest_;
   const size_t n_;
-  double load_price_ = 0;        // while polishing
+  double load_price_ = 0;  // at work
+  std::vector<LayerOption> front_;
   std::vector<uint32_t> order_;  // hottest expert first, ties to the lower id
-  std::vector<uint32_t> all_;    // every load of every scenario
+  std::vector<double> rows_;     // [n, kScenarios] loads
+  std::vector<uint32_t> most_;   // [n] largest of them
   std::vector<uint32_t> ladder_;
 };
 
@@ -215,27 +248,33 @@ std::vector<std::vector<Draft>> LayerSearch::MakeDrafts(std::span<const double> 
   return drafts;
 }
 
-LayerPlan LayerSearch::Best(std::vector<Draft> drafts, double load_price, bool polish) {
-  const auto better = [](const Draft& a, const Draft& b) { return a.score < b.score; };
-  load_price_ = load_price;
-  for (Draft& draft : drafts) draft.score = Score(draft.cost, objective_, load_price);
-  if (polish) {
-    std::stable_sort(drafts.begin(), drafts.end(), better);
-    const auto same = [](const Draft& a, const Draft& b) { return a.score == b.score; };
-    drafts.erase(std::unique(drafts.begin(), drafts.end(), same), drafts.end());
-    // The best first; each may use half of what those before it left.
-    size_t budget = kPolishWork / n_;
-    for (Draft& draft : drafts) {
-      size_t share = budget - budget / 2;
-      budget -= share;
-      Polish(draft, share);
-      budget += share;
-    }
+void LayerSearch::PolishAll(std::vector<Draft>& drafts) {
+  for (Draft& draft : drafts) draft.score = Score(draft.cost, objective_, load_price_, rest_);
+  std::stable_sort(drafts.begin(), drafts.end(), [](const Draft& a, const Draft& b) { return a.score < b.score; });
+  const auto same = [](const Draft& a, const Draft& b) { return a.score == b.score; };
+  drafts.erase(std::unique(drafts.begin(), drafts.end(), same), drafts.end());
+  // The best first; each may use half of what those before it left.
+  size_t budget = kPolishWork / n_;
+  for (Draft& draft : drafts) {
+    size_t share = budget - budget / 2;
+    budget -= share;
+    Polish(draft, share);
+    budget += share;
   }
-  Draft& best = *std::min_element(drafts.begin(), drafts.end(), better);
-  for (ExpertGroup& group : best.plan.groups) std::sort(group.experts.begin(), group.experts.end());
-  std::sort(best.plan.cpu_experts.begin(), best.plan.cpu_experts.end());
-  return std::move(best.plan);
+}
+
+// Into the front, unless an option there is no worse in anything that the objective or loading asks for.
+void LayerSearch::Keep(const Draft& draft) {
+  const bool time = objective_ != Objective::kEnergy, energy = objective_ != Objective::kTime;
+  const auto no_worse = [&](const LayerCost& a, const LayerCost& b) {
+    return a.load_seconds <= b.load_seconds && (!time || a.Seconds() <= b.Seconds() / kLeastGain) &&
+           (!energy || a.joules <= b.joules / kLeastGain);
+  };
+  for (const LayerOption& option : front_) {
+    if (no_worse(option.cost, draft.cost)) return;
+  }
+  std::erase_if(front_, [&](const LayerOption& option) { return no_worse(draft.cost, option.cost); });
+  front_.push_back({draft.plan, draft.cost, load_price_});
 }
 
 std::vector<uint32_t> LayerSearch::Capacities(const Draft& draft, const std::vector<uint32_t>& experts) const {
@@ -270,32 +309,45 @@ std::vector<uint32_t> LayerSearch::Menu(const SidePrices& prices, const std::vec
   std::copy_if(ladder_.begin(), ladder_.end(), std::back_inserter(menu), [&](uint32_t c) { return c < top; });
   std::sort(menu.begin(), menu.end());
   menu.erase(std::unique(menu.begin(), menu.end()), menu.end());
-  std::vector<std::array<double, kScenarios>> cost(menu.size());
-  std::array<double, kScenarios> on_cpu{};
-  for (size_t c = 0; c < menu.size(); ++c) cost[c].fill(prices.Npu(coster_.Dispatch(experts.size(), menu[c])));
-  for (size_t i = 0; i < loads.size(); ++i) {
-    const size_t s = i / experts.size();
-    on_cpu[s] += prices.cpu_second * coster_.cpu().Of(loads[i]);
-    for (size_t c = 0; c < menu.size(); ++c) cost[c][s] += prices.cpu_second * Overflow(loads[i], menu[c]);
-  }
-  const auto without = [&](size_t gone) {
-    double sum = 0;
-    for (uint32_t s = 0; s < kScenarios; ++s) {
-      double least = on_cpu[s];
-      for (size_t c = 0; c < menu.size(); ++c) {
-        if (c != gone) least = std::min(least, cost[c][s]);
+  using Costs = std::array<double, kScenarios>;
+  std::vector<Costs> cost(menu.size(), Costs{});  // of the overflow
+  Costs on_cpu{};
+  const CpuTimes& cpu = coster_.cpu();
+  for (const uint32_t expert : experts) {
+    const double* const rows = rows_.data() + size_t{expert} * kScenarios;
+    const auto add = [&](double capacity, Costs& sum) {
+      for (uint32_t s = 0; s < kScenarios; ++s) {  // CpuTimes::Of without branches
+        const double over = std::max(rows[s] - capacity, 0.0);
+        sum[s] += std::max(over * cpu.seconds_per_row, over > 0 ? cpu.seconds_per_expert : 0.0);
       }
-      sum += least;
-    }
-    return sum;
-  };
+    };
+    add(0, on_cpu);
+    for (size_t c = 0; c < menu.size() && menu[c] < most_[expert]; ++c) add(menu[c], cost[c]);
+  }
+  for (double& seconds : on_cpu) seconds *= prices.cpu_second;
+  for (size_t c = 0; c < menu.size(); ++c) {
+    const double npu = prices.Npu(coster_.Dispatch(experts.size(), menu[c]));
+    for (double& seconds : cost[c]) seconds = npu + prices.cpu_second * seconds;
+  }
   while (menu.size() > kMaxMenu) {
-    size_t gone = 0;
-    for (size_t c = 1; c < menu.size(); ++c) {
-      if (without(c) < without(gone)) gone = c;
+    // Where a capacity is a scenario's best, the second best takes over when it goes.
+    std::vector<double> loss(menu.size(), 0);
+    for (uint32_t s = 0; s < kScenarios; ++s) {
+      size_t best = 0;
+      double second = on_cpu[s];
+      for (size_t c = 1; c < menu.size(); ++c) {
+        if (cost[c][s] < cost[best][s]) {
+          second = std::min(second, cost[best][s]);
+          best = c;
+        } else {
+          second = std::min(second, cost[c][s]);
+        }
+      }
+      loss[best] += std::max(0.0, second - cost[best][s]);
     }
-    menu.erase(menu.begin() + static_cast<ptrdiff_t>(gone));
-    cost.erase(cost.begin() + static_cast<ptrdiff_t>(gone));
+    const auto gone = std::min_element(loss.begin(), loss.end()) - loss.begin();
+    menu.erase(menu.begin() + gone);
+    cost.erase(cost.begin() + gone);
   }
   return menu;
 }
@@ -319,11 +371,13 @@ std::vector<uint32_t> LayerSearch::TierChoices(const LayerPlan& plan) const {
 }
 
 // Takes the draft if it scores better and keeps to the number of tiers.
-bool LayerSearch::Accept(Draft& best, size_t& budget, Draft draft) const {
+bool LayerSearch::Accept(Draft& best, size_t& budget, Draft draft) {
   if (budget == 0) return false;
   --budget;
   if (is_static() && UsedTiers(draft.plan).size() > rules_.n_tiers) return false;
-  draft.score = Score(coster_.Of(draft.plan), objective_, load_price_);
+  draft.cost = coster_.Of(draft.plan);
+  draft.score = Score(draft.cost, objective_, load_price_, rest_);
+  Keep(draft);
   if (draft.score >= best.score * kLeastGain) return false;
   best = std::move(draft);
   return true;
@@ -332,7 +386,7 @@ bool LayerSearch::Accept(Draft& best, size_t& budget, Draft draft) const {
 // Moves experts `there` from place `from` to `to` and `back` the other way, if that lowers the score. A place is a
 // group's index, the number of groups (the CPU), or one more (a new group).
 bool LayerSearch::TryMove(Draft& best, size_t& budget, size_t from, size_t to, std::span<const uint32_t> there,
-                          std::span<const uint32_t> back) const {
+                          std::span<const uint32_t> back) {
   const size_t n_groups = best.plan.groups.size(), cpu = n_groups;
   if (budget == 0 || from == to || (to == cpu && !rules_.allow_cpu)) return false;
   Draft draft = best;
@@ -373,7 +427,7 @@ bool LayerSearch::TryMove(Draft& best, size_t& budget, size_t from, size_t to, s
   return moved;
 }
 
-bool LayerSearch::PolishGroups(Draft& best, size_t& budget) const {
+bool LayerSearch::PolishGroups(Draft& best, size_t& budget) {
   for (size_t from = 0; from < best.plan.groups.size(); ++from) {
     const std::vector<uint32_t> experts = best.plan.groups[from].experts;
     for (size_t to = 0; to <= best.plan.groups.size(); ++to) {
@@ -383,9 +437,9 @@ bool LayerSearch::PolishGroups(Draft& best, size_t& budget) const {
   return false;
 }
 
-bool LayerSearch::PolishExperts(Draft& best, size_t& budget) const {
+bool LayerSearch::PolishExperts(Draft& best, size_t& budget) {
   bool moved = false;
-  for (size_t i = n_; i-- > 0;) {  // coldest first: there the two sides meet
+  for (size_t i = n_; i-- > 0 && budget > 0;) {  // coldest first: there the two sides meet
     const uint32_t expert = order_[i];
     for (size_t to = 0; to <= best.plan.groups.size() + 1; ++to) {
       size_t from = 0;  // the CPU when no group has it
@@ -399,7 +453,7 @@ bool LayerSearch::PolishExperts(Draft& best, size_t& budget) const {
   return moved;
 }
 
-bool LayerSearch::PolishSwaps(Draft& best, size_t& budget) const {
+bool LayerSearch::PolishSwaps(Draft& best, size_t& budget) {
   const auto place_of = [&](uint32_t expert) {
     size_t index = 0;
     while (index < best.plan.groups.size()) {
@@ -411,7 +465,7 @@ bool LayerSearch::PolishSwaps(Draft& best, size_t& budget) const {
   };
   bool moved = false;
   for (uint32_t a = 0; a < n_; ++a) {
-    for (uint32_t b = a + 1; b < n_; ++b) {
+    for (uint32_t b = a + 1; b < n_ && budget > 0; ++b) {
       moved = TryMove(best, budget, place_of(a), place_of(b), {&a, 1}, {&b, 1}) || moved;
     }
   }
@@ -419,7 +473,7 @@ bool LayerSearch::PolishSwaps(Draft& best, size_t& budget) const {
 }
 
 // Static plans: another tier for one group, or another capacity for a tier and all its groups.
-bool LayerSearch::PolishTiers(Draft& best, size_t& budget) const {
+bool LayerSearch::PolishTiers(Draft& best, size_t& budget) {
   if (!is_static()) return false;
   bool moved = false;
   for (size_t group = 0; group < best.plan.groups.size(); ++group) {
@@ -442,22 +496,72 @@ bool LayerSearch::PolishTiers(Draft& best, size_t& budget) const {
   return moved;
 }
 
-void LayerSearch::Polish(Draft& best, size_t& budget) const {
+// Two experts at once, each to any place: only few experts leave budget for it. Menus only, tiers would multiply it.
+bool LayerSearch::PolishPairs(Draft& best, size_t& budget) {
+  if (is_static()) return false;
+  // The draft with `expert` in place `to`; the last place but one is the CPU, the last a new group.
+  const auto moved = [&](const Draft& from, uint32_t expert, size_t to) {
+    Draft draft = from;
+    std::erase(draft.plan.cpu_experts, expert);
+    for (ExpertGroup& group : draft.plan.groups) {
+      if (std::erase(group.experts, expert) > 0 && !group.experts.empty()) {
+        group.capacities = Capacities(draft, group.experts);
+      }
+    }
+    if (to == draft.plan.groups.size()) {
+      draft.plan.cpu_experts.push_back(expert);
+      return draft;
+    }
+    if (to > draft.plan.groups.size()) draft.plan.groups.emplace_back();
+    ExpertGroup& group = draft.plan.groups[std::min(to, draft.plan.groups.size() - 1)];
+    group.experts.push_back(expert);
+    group.capacities = Capacities(draft, group.experts);
+    return draft;
+  };
+  for (uint32_t a = 0; a < n_; ++a) {
+    for (size_t to_a = 0; to_a <= best.plan.groups.size() + 1; ++to_a) {
+      const Draft one = moved(best, a, to_a);
+      for (uint32_t b = a + 1; b < n_; ++b) {
+        for (size_t to_b = 0; to_b <= one.plan.groups.size() + 1; ++to_b) {
+          if (budget == 0) return false;
+          Draft two = moved(one, b, to_b);
+          std::erase_if(two.plan.groups, [](const ExpertGroup& group) { return group.experts.empty(); });
+          const auto fits = [&](const ExpertGroup& group) { return group.experts.size() <= rules_.max_group; };
+          const bool allowed = (rules_.allow_cpu || two.plan.cpu_experts.empty()) &&
+                               std::all_of(two.plan.groups.begin(), two.plan.groups.end(), fits);
+          if (allowed && Accept(best, budget, std::move(two))) return true;
+        }
+      }
+    }
+  }
+  return false;
+}
+
+void LayerSearch::Polish(Draft& best, size_t& budget) {
   while (budget > 0) {
     if (PolishTiers(best, budget)) continue;
     if (PolishGroups(best, budget)) continue;
     if (PolishExperts(best, budget)) continue;
-    if (!PolishSwaps(best, budget)) break;
+    if (PolishSwaps(best, budget)) continue;
+    if (!PolishPairs(best, budget)) break;
   }
 }
 
 }  // namespace
 
-std::vector<LayerPlan> SearchLayer(const LayerCoster& coster, const GroupRules& rules, Objective objective,
-                                   std::span<const double> load_prices, bool polish) {
+std::vector<LayerOption> SearchLayer(const LayerCoster& coster, const GroupRules& rules, Objective objective,
+                                     const RestOfPlan& rest, std::span<const double> load_prices, bool polish) {
   NM_CHECK(rules.max_group >= 1 && coster.scenarios().n_experts() >= 1);
   NM_CHECK(coster.per_run_capacity() == (rules.n_tiers == 0));
-  return LayerSearch(coster, rules, objective).Run(load_prices, polish);
+  return LayerSearch(coster, rules, objective, rest).Run(load_prices, polish);
+}
+
+size_t BestOption(std::span<const LayerOption> options, Objective objective, const RestOfPlan& rest,
+                  double load_price) {
+  const auto score = [&](const LayerOption& option) { return Score(option.cost, objective, load_price, rest); };
+  const auto best = std::min_element(options.begin(), options.end(),
+                                     [&](const LayerOption& a, const LayerOption& b) { return score(a) < score(b); });
+  return static_cast<size_t>(best - options.begin());
 }
 
 }  // namespace npumoe

@@ -23,12 +23,24 @@ struct GroupRules {
   uint32_t max_capacity = 4096;  // itself a multiple of capacity_step
 };
 
-// Groups and cpu_experts of the cheapest plan for every load price (what a second of loading programs costs against
-// one of running them; 0 when all programs of the whole plan stay loaded); attention and scale are left alone. For a
-// list of prices between the two sides the experts, sorted by expected load, are cut by dynamic programming into runs,
-// each a group at its cheapest capacities or left to the CPU; the best of these by Score is, with `polish`, improved by
-// moving single experts and whole groups while that helps. Deterministic; time grows about linearly with the experts.
-std::vector<LayerPlan> SearchLayer(const LayerCoster& coster, const GroupRules& rules, Objective objective,
-                                   std::span<const double> load_prices, bool polish);
+// One way to plan a layer; attention and scale of the plan are left alone.
+struct LayerOption {
+  LayerPlan plan;
+  LayerCost cost;
+  double load_price = 0;  // at which it was found
+};
+
+// The plans worth having: none needs more of everything (seconds or joules, as the objective asks, and loading) than
+// another; least loading first. A load price
+// says what a second of loading programs costs against one of running them (0 when the whole plan's programs stay
+// loaded). For every load price and a list of prices between the two sides the experts, sorted by expected load, are
+// cut by dynamic programming into runs, each a group at its cheapest capacities or left to the CPU; with `polish` these
+// are improved by moving single experts and whole groups while that helps. Deterministic; time grows about linearly
+// with the number of experts.
+std::vector<LayerOption> SearchLayer(const LayerCoster& coster, const GroupRules& rules, Objective objective,
+                                     const RestOfPlan& rest, std::span<const double> load_prices, bool polish);
+
+// The option with the least Score at the load price; the first of equals.
+size_t BestOption(std::span<const LayerOption> options, Objective objective, const RestOfPlan& rest, double load_price);
 
 }  // namespace npumoe

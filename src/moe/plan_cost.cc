@@ -14,7 +14,8 @@ constexpr size_t kBatches = 6;  // which layers stay loaded moves from batch to 
 // Which programs are loaded, and until when the loader is busy.
 class Residency {
  public:
-  Residency(std::span<const LayerPrograms> layers, const NpuSpec& spec) : layers_(layers), spec_(spec) {
+  Residency(std::span<const LayerPrograms> layers, const NpuSpec& spec)
+      : layers_(layers), spec_(spec), n_of_layer_(layers.size()) {
     for (const LayerPrograms& layer : layers) ready_.emplace_back(layer.bytes.size(), kAbsent);
     for (size_t layer = 0; layer < layers.size(); ++layer) {
       for (size_t program = 0; program < layers[layer].bytes.size(); ++program) {
@@ -43,9 +44,10 @@ class Residency {
     }
   }
 
-  // When the programs [first, last) of `layer`, loaded or being loaded, are all there.
+  // When the programs [first, last) of `layer`, loaded or being loaded, are all there; with the last of them also those
+  // that are loaded for their run alone.
   double Ready(size_t layer, size_t first, size_t last) {
-    double ready = std::exchange(late_, 0);
+    double ready = last == ready_[layer].size() ? std::exchange(late_, 0) : 0;
     for (size_t program = first; program < last; ++program) ready = std::max(ready, ready_[layer][program]);
     return ready;
   }
@@ -61,12 +63,14 @@ class Residency {
   void Take(size_t layer, size_t program, double ready) {
     ready_[layer][program] = ready;
     ++n_loaded_;
+    ++n_of_layer_[layer];
     bytes_loaded_ += layers_[layer].bytes[program];
   }
   void Drop(size_t layer, size_t program) {
     if (ready_[layer][program] == kAbsent || Fits(wanted_)) return;
     ready_[layer][program] = kAbsent;
     --n_loaded_;
+    --n_of_layer_[layer];
     bytes_loaded_ -= layers_[layer].bytes[program];
   }
   bool MakeRoom(size_t bytes, size_t layer, size_t running) {
@@ -74,7 +78,7 @@ class Residency {
     const size_t n = layers_.size();
     for (size_t back = 1; back < n && !Fits(bytes); ++back) {
       const size_t victim = (running + n - back) % n;
-      if (victim == layer || victim == running) continue;
+      if (victim == layer || victim == running || n_of_layer_[victim] == 0) continue;
       const size_t attention = layers_[victim].attention_on_npu ? 1 : 0;  // goes last
       for (size_t program = attention; program < ready_[victim].size(); ++program) Drop(victim, program);
       if (attention > 0) Drop(victim, 0);
@@ -85,6 +89,7 @@ class Residency {
   std::span<const LayerPrograms> layers_;
   const NpuSpec& spec_;
   std::vector<std::vector<double>> ready_;  // [layers][programs] when loaded
+  std::vector<size_t> n_of_layer_;          // [layers] loaded programs
   size_t n_loaded_ = 0, bytes_loaded_ = 0, wanted_ = 0;
   double loader_free_ = 0, load_seconds_ = 0, late_ = 0;
 };
@@ -108,7 +113,7 @@ LoadCost ExpectedLoads(std::span<const LayerPrograms> layers, const NpuSpec& spe
     for (size_t layer = 0; layer < layers.size(); ++layer) {
       const LayerPrograms& programs = layers[layer];
       residency.Load(layer, layer, now);
-      residency.Load((layer + 1) % layers.size(), layer, now);
+      if (layers.size() > 1) residency.Load((layer + 1) % layers.size(), layer, now);
       const size_t n_attention = programs.attention_on_npu && !programs.bytes.empty() ? 1 : 0;
       wait_until(residency.Ready(layer, 0, n_attention));
       now += programs.attention_seconds;

@@ -26,6 +26,9 @@ constexpr float kMaxExpertScale = 65536;
 constexpr std::array kLoadPrices{0.0, 0.1, 0.25, 0.5, 1.0, 4.0, 16.0, 64.0};
 // Programs looked at while layers are switched between the plans of these prices: well below a second.
 constexpr size_t kSwitchWork = 2'000'000;
+// Experts times load prices up to which every price's plan is polished before layers switch, and not only the chosen.
+constexpr size_t kPolishAllWork = 1024;
+constexpr double kLeastGain = 1 - 1e-9;  // a smaller gain could be rounding and loop for ever
 
 uint32_t RoundUpTo(uint32_t n, uint64_t multiple) {
   return static_cast<uint32_t>(std::min<uint64_t>((n + multiple - 1) / multiple * multiple, UINT32_MAX));
@@ -35,13 +38,6 @@ bool IsStatic(Placement placement) { return placement != Placement::kOurs; }
 bool AttentionOnCpu(Placement placement) { return placement == Placement::kCpu || placement == Placement::kNaive; }
 bool ExpertsOnCpu(Placement placement) { return placement == Placement::kCpu || placement == Placement::kAnemll; }
 bool WholeChunkGraphs(Placement placement) { return placement == Placement::kNaive || placement == Placement::kBase; }
-
-// One way to plan a layer's experts.
-struct Candidate {
-  std::vector<ExpertGroup> groups;
-  std::vector<uint32_t> cpu_experts;
-  LayerCost cost;
-};
 
 class Planner {
  public:
@@ -80,15 +76,19 @@ class Planner {
   std::string ScaleOrDanger(uint32_t layer, float& scale) const;
   void PlanExperts();
   void ScaleExperts();
-  std::vector<Candidate> PlaceLayer(uint32_t layer, std::span<const double> load_prices, bool polish) const;
+  std::vector<LayerOption> PlaceLayer(uint32_t layer, std::span<const double> load_prices, bool polish) const;
   bool IsSearched(uint32_t layer) const;
-  void AllOnCpu(Candidate& candidate) const;
-  void OneGraphEach(Candidate& candidate) const;
-  void Use(uint32_t layer, const Candidate& candidate);
-  bool UseIfBetter(uint32_t layer, const Candidate& candidate);
+  void AllOnCpu(LayerOption& option) const;
+  void OneGraphEach(LayerOption& option) const;
+  void Use(uint32_t layer, const LayerOption& option);
+  bool UseIfBetter(std::span<const std::pair<uint32_t, const LayerOption*>> changes);
+  bool SwitchLayers(const std::vector<std::vector<LayerOption>>& options, size_t& budget);
+  bool SwitchPairs(const std::vector<std::vector<LayerOption>>& options, size_t& budget);
   void SpreadLoads();
+  bool PolishLayers();
   PlanCost Sum() const { return ExpectedPlanCost(config_, plan(), plan().layers, attention_, costs_, spec_); }
   double ScoreOf(const PlanCost& cost) const;
+  RestOfPlan Rest(uint32_t layer) const;
   void Explain();
   void ExplainLayer(uint32_t layer, const LayerCost& cost);
 
@@ -319,14 +319,14 @@ std::string Planner::ScaleOrDanger(uint32_t layer, float& scale) const {
   return {};
 }
 
-void Planner::AllOnCpu(Candidate& candidate) const {
-  candidate.cpu_experts.resize(config_.n_experts);
-  std::iota(candidate.cpu_experts.begin(), candidate.cpu_experts.end(), 0u);
+void Planner::AllOnCpu(LayerOption& option) const {
+  option.plan.cpu_experts.resize(config_.n_experts);
+  std::iota(option.plan.cpu_experts.begin(), option.plan.cpu_experts.end(), 0u);
 }
 
-void Planner::OneGraphEach(Candidate& candidate) const {
+void Planner::OneGraphEach(LayerOption& option) const {
   for (uint32_t expert = 0; expert < config_.n_experts; ++expert) {
-    candidate.groups.push_back({{expert}, {RoundUpTo(batch_tokens_, spec_.last_axis_multiple)}});
+    option.plan.groups.push_back({{expert}, {RoundUpTo(batch_tokens_, spec_.last_axis_multiple)}});
   }
 }
 
@@ -336,44 +336,40 @@ bool Planner::IsSearched(uint32_t layer) const {
          !WholeChunkGraphs(request_.placement);
 }
 
-// One candidate for every load price; a single one when nothing is searched.
-std::vector<Candidate> Planner::PlaceLayer(uint32_t layer, std::span<const double> load_prices, bool polish) const {
-  if (!config_.IsMoeLayer(layer)) return {Candidate{}};
+// The plans worth having; a single one when nothing is searched.
+std::vector<LayerOption> Planner::PlaceLayer(uint32_t layer, std::span<const double> load_prices, bool polish) const {
+  if (!config_.IsMoeLayer(layer)) return {LayerOption{}};
   const LayerCoster coster(config_, plan_histograms_[layer], spec_, plan().expert_weights, plan().per_run_capacity);
-  std::vector<Candidate> candidates;
-  if (IsSearched(layer)) {
-    for (LayerPlan& found : SearchLayer(coster, rules_, request_.objective, load_prices, polish)) {
-      candidates.push_back({std::move(found.groups), std::move(found.cpu_experts), {}});
-    }
-  } else if (WholeChunkGraphs(request_.placement) && !experts_in_danger_[layer]) {
-    OneGraphEach(candidates.emplace_back());
+  if (IsSearched(layer)) return SearchLayer(coster, rules_, request_.objective, Rest(layer), load_prices, polish);
+  LayerOption option;
+  if (WholeChunkGraphs(request_.placement) && !experts_in_danger_[layer]) {
+    OneGraphEach(option);
   } else {
-    AllOnCpu(candidates.emplace_back());
+    AllOnCpu(option);
   }
-  for (Candidate& candidate : candidates) {
-    LayerPlan priced;
-    priced.groups = candidate.groups;
-    priced.cpu_experts = candidate.cpu_experts;
-    candidate.cost = coster.Of(priced);
-  }
-  return candidates;
+  option.cost = coster.Of(option.plan);
+  return {option};
 }
 
-void Planner::Use(uint32_t layer, const Candidate& candidate) {
-  plan().layers[layer].groups = candidate.groups;
-  plan().layers[layer].cpu_experts = candidate.cpu_experts;
-  costs_[layer] = candidate.cost;
+void Planner::Use(uint32_t layer, const LayerOption& option) {
+  plan().layers[layer].groups = option.plan.groups;
+  plan().layers[layer].cpu_experts = option.plan.cpu_experts;
+  costs_[layer] = option.cost;
+  load_price_[layer] = option.load_price;
 }
 
-bool Planner::UseIfBetter(uint32_t layer, const Candidate& candidate) {
-  const Candidate old{plan().layers[layer].groups, plan().layers[layer].cpu_experts, costs_[layer]};
-  Use(layer, candidate);
+bool Planner::UseIfBetter(std::span<const std::pair<uint32_t, const LayerOption*>> changes) {
+  std::vector<LayerOption> old;
+  for (const auto& [layer, option] : changes) {
+    old.push_back({plan().layers[layer], costs_[layer], load_price_[layer]});
+    Use(layer, *option);
+  }
   const PlanCost cost = Sum();
-  if (ScoreOf(cost) < ScoreOf(total_)) {
+  if (ScoreOf(cost) < ScoreOf(total_) * kLeastGain) {
     total_ = cost;
     return true;
   }
-  Use(layer, old);
+  for (size_t i = 0; i < changes.size(); ++i) Use(changes[i].first, old[i]);
   return false;
 }
 
@@ -384,35 +380,83 @@ double Planner::ScoreOf(const PlanCost& cost) const {
   return Score(all, request_.objective);
 }
 
-// Not all programs fit at once: first one load price for all layers, then layers switch on their own.
+// The plan without the layer's experts, as far as it is planned: at first that is attention alone.
+RestOfPlan Planner::Rest(uint32_t layer) const {
+  return {std::max(0.0, total_.seconds - costs_[layer].Seconds()), std::max(0.0, total_.joules - costs_[layer].joules)};
+}
+
+// Not all programs fit at once: first one load price for all layers, then layers change on their own, then in pairs.
 void Planner::SpreadLoads() {
-  std::vector<std::vector<Candidate>> candidates;
+  const bool polish = size_t{config_.n_layers} * config_.n_experts * kLoadPrices.size() <= kPolishAllWork;
+  std::vector<std::vector<LayerOption>> options;
+  std::vector<LayerOption> best;
+  std::vector<RestOfPlan> rests;
   for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
-    candidates.push_back(PlaceLayer(layer, kLoadPrices, /*polish=*/false));
+    options.push_back(PlaceLayer(layer, kLoadPrices, polish));
+    best.push_back({plan().layers[layer], costs_[layer], load_price_[layer]});
+    rests.push_back(Rest(layer));
   }
-  size_t best = 0;
-  const auto use_all = [&](size_t price) {
+  for (const double price : kLoadPrices) {
+    std::vector<LayerOption> chosen;
     for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
-      Use(layer, candidates[layer][std::min(price, candidates[layer].size() - 1)]);
+      chosen.push_back(options[layer][BestOption(options[layer], request_.objective, rests[layer], price)]);
+      Use(layer, chosen.back());
     }
-    return Sum();
-  };
-  for (size_t price = 1; price < kLoadPrices.size(); ++price) {
-    if (const PlanCost cost = use_all(price); ScoreOf(cost) < ScoreOf(total_)) total_ = cost, best = price;
+    if (const PlanCost cost = Sum(); ScoreOf(cost) < ScoreOf(total_)) total_ = cost, best = std::move(chosen);
   }
-  total_ = use_all(best);
-  load_price_.assign(config_.n_layers, kLoadPrices[best]);
+  for (uint32_t layer = 0; layer < config_.n_layers; ++layer) Use(layer, best[layer]);
   size_t budget = kSwitchWork / std::max<size_t>(total_.n_programs, 1);
-  for (bool moved = true; moved && budget > 0;) {
-    moved = false;
-    for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
-      for (size_t price = 0; price < candidates[layer].size() && budget > 0; ++price, --budget) {
-        if (!UseIfBetter(layer, candidates[layer][price])) continue;
-        load_price_[layer] = kLoadPrices[price];
-        moved = true;
+  while (SwitchLayers(options, budget) || SwitchPairs(options, budget)) {
+  }
+}
+
+// Layers that are searched are improved one by one. False when what they would like together does not stay loaded.
+bool Planner::PolishLayers() {
+  std::vector<LayerOption> wanted;
+  for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
+    wanted.push_back({plan().layers[layer], costs_[layer], load_price_[layer]});
+    if (!IsSearched(layer)) continue;
+    const std::vector<LayerOption> options = PlaceLayer(layer, {&load_price_[layer], 1}, /*polish=*/true);
+    wanted.back() = options[BestOption(options, request_.objective, Rest(layer), load_price_[layer])];
+    for (const LayerOption& option : options) {
+      const std::pair<uint32_t, const LayerOption*> change[] = {{layer, &option}};
+      UseIfBetter(change);
+    }
+  }
+  std::vector<LayerPlan> layers;
+  std::vector<LayerCost> costs;
+  for (const LayerOption& option : wanted) layers.push_back(option.plan), costs.push_back(option.cost);
+  for (uint32_t layer = 0; layer < config_.n_layers; ++layer) layers[layer].attention = plan().layers[layer].attention;
+  return ExpectedPlanCost(config_, plan(), layers, attention_, costs, spec_).loads.resident;
+}
+
+bool Planner::SwitchLayers(const std::vector<std::vector<LayerOption>>& options, size_t& budget) {
+  bool moved = false;
+  for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
+    for (const LayerOption& option : options[layer]) {
+      if (budget == 0) return moved;
+      --budget;
+      const std::pair<uint32_t, const LayerOption*> change[] = {{layer, &option}};
+      moved = UseIfBetter(change) || moved;
+    }
+  }
+  return moved;
+}
+
+bool Planner::SwitchPairs(const std::vector<std::vector<LayerOption>>& options, size_t& budget) {
+  for (uint32_t a = 0; a < config_.n_layers; ++a) {
+    for (uint32_t b = a + 1; b < config_.n_layers; ++b) {
+      for (const LayerOption& of_a : options[a]) {
+        for (const LayerOption& of_b : options[b]) {
+          if (budget == 0) return false;
+          --budget;
+          const std::pair<uint32_t, const LayerOption*> changes[] = {{a, &of_a}, {b, &of_b}};
+          if (UseIfBetter(changes)) return true;
+        }
       }
     }
   }
+  return false;
 }
 
 void Planner::ScaleExperts() {
@@ -432,20 +476,26 @@ void Planner::PlanExperts() {
   ScaleExperts();
   costs_.assign(config_.n_layers, {});
   load_price_.assign(config_.n_layers, 0);
+  total_ = Sum();
   constexpr std::array kFree{0.0};
   for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
-    Use(layer, PlaceLayer(layer, kFree, /*polish=*/false)[0]);
+    const std::vector<LayerOption> options = PlaceLayer(layer, kFree, /*polish=*/false);
+    Use(layer, options[BestOption(options, request_.objective, Rest(layer), 0)]);
   }
   total_ = Sum();
   // Only plans that may move experts can pay less for loading.
-  if (!total_.loads.resident && rules_.allow_cpu && !ExpertsOnCpu(request_.placement)) SpreadLoads();
-  for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
-    if (IsSearched(layer)) UseIfBetter(layer, PlaceLayer(layer, {&load_price_[layer], 1}, /*polish=*/true)[0]);
+  const bool may_spread = rules_.allow_cpu && !ExpertsOnCpu(request_.placement);
+  if (!total_.loads.resident && may_spread) {
+    SpreadLoads();
+    PolishLayers();
+  } else if (!PolishLayers() && may_spread) {
+    SpreadLoads();
   }
   plan().expected_seconds = total_.seconds;
   plan().expected_joules = total_.joules;
   out_.n_programs = total_.n_programs;
   out_.program_bytes = total_.program_bytes;
+  out_.load_seconds = total_.loads.load_seconds;
   Explain();
 }
 

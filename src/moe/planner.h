@@ -28,6 +28,7 @@ struct PlanWithReasons {
   Plan plan;
   std::vector<std::string> reasons;  // `--explain`: one line a decision, in layer order
   size_t n_programs = 0, program_bytes = 0;
+  double load_seconds = 0;  // of loading programs for every batch, because not all stay loaded; hidden or not
 };
 
 // 32 hex digits over all of the statistics: what a plan was made from.
