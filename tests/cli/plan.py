@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""npumoe plan and doctor."""
+import json
+import os
+import subprocess
+import unittest
+
+from harness import NPUMOE, SECONDS, Case, clean_environment, npumoe
+
+TEXT = b"The quick brown fox; jumps over 42 lazy dogs(x), said Zoe. " * 40
+
+
+class Plan(Case):
+    def setUp(self):
+        self.sidecar = self.dir / "tiny.npumoe"
+        for path in self.sidecar.glob("*"):
+            path.unlink()
+
+    def calibrate(self, *args):
+        self.ok("calibrate", "-m", self.model, "-f", self.write("text.txt", TEXT), "--chunk", "64,256", *args)
+        return self.sidecar / "routing_stats.json"
+
+    def plan(self, *args):
+        return json.loads(self.ok("plan", self.model, "-o", "-", *args).text())
+
+    def leftovers(self):
+        return [path.name for path in self.dir.rglob("*.tmp*")]
+
+    def test_without_statistics_it_says_so_and_lies_beside_the_model(self):
+        done = self.ok("plan", self.model)
+        path = self.sidecar / "plan.json"
+        self.assertIn("none: experts count as equally popular", done.text())
+        self.assertRegex(done.text(), r"(?m)^expected .* J for attention and routed experts of \d+ tokens, simulated on m2-max$")
+        self.assertRegex(done.text(), rf"(?m)^written +{path}$")
+        plan = json.loads(path.read_text())
+        self.assertEqual((plan["calibrated"], plan["stats_hash"], plan["placement"], plan["npu"]), (False, "", "ours", "m2-max"))
+        self.assertEqual(len(plan["model_hash"]), 32)
+        self.assertEqual(self.leftovers(), [])
+        # What was made is what a run takes.
+        run = self.ok("run", self.model, "-p", "x y z " * 40, "-n", "2", "--temp", "0", "--npu", "sim:m2-max", "--json")
+        self.assertEqual(json.loads(run.text())["npu"]["plan"], str(path))
+
+    def test_statistics_beside_the_model_are_used(self):
+        stats = self.calibrate()
+        done = self.ok("plan", self.model, "--explain")
+        self.assertRegex(done.text(), rf"(?m)^statistics +{stats}$")
+        self.assertRegex(done.text(), r"(?m)^layer 0: \d+ groups on the NPU")
+        self.assertTrue(json.loads((self.sidecar / "plan.json").read_text())["calibrated"])
+        moved = self.dir / "moved.json"
+        stats.rename(moved)
+        again = self.ok("plan", self.model, "--stats", moved, "-o", self.dir / "p.json")
+        self.assertIn(str(moved), again.text())
+        self.assertEqual((self.dir / "p.json").read_bytes(), (self.sidecar / "plan.json").read_bytes())
+
+    def test_options_arrive_in_the_plan(self):
+        plan = self.plan("--npu", "sim:m4", "--chunk", "100", "--prompt", "200", "--objective", "edp", "--mode", "prune",
+                         "--placement", "tiers+groups", "--expert-weights", "int8", "--attention-weights", "int8")
+        self.assertEqual((plan["npu"], plan["chunk_tokens"], plan["objective"], plan["mode"]), ("m4", 128, "edp", "prune"))
+        self.assertEqual((plan["placement"], plan["expert_weights"], plan["attention_weights"]), ("tiers+groups", "int8", "int8"))
+        self.assertEqual(plan["kv_buckets"], [0, 128, 256])
+        self.assertEqual((plan["order"], plan["moe_batch_tokens"]), ("chunk-major", 128))
+        self.assertEqual(self.plan("--placement", "cpu")["layers"][0]["attention"], "cpu")
+        ours = self.plan("--moe-batch", "300", "--chunk", "64")
+        self.assertEqual((ours["order"], ours["moe_batch_tokens"]), ("layer-major", 300))
+
+    def test_summary_as_json(self):
+        out = self.dir / "plan.json"
+        shown = json.loads(self.ok("plan", self.model, "--json", "--explain", "-o", out).text())
+        plan = json.loads(out.read_text())
+        self.assertEqual((shown["path"], shown["simulated"], shown["calibrated"]), (str(out), True, False))
+        self.assertEqual(shown["expected_seconds"], plan["expected_seconds"])
+        groups = [group for layer in plan["layers"] for group in layer["groups"]]
+        attention = sum(layer["attention"] == "npu" for layer in plan["layers"])
+        self.assertEqual(shown["n_programs"], len(groups) + attention)
+        self.assertEqual(shown["n_npu_experts"], sum(len(group["experts"]) for group in groups))
+        self.assertEqual(shown["n_cpu_experts"], sum(len(layer["cpu_experts"]) for layer in plan["layers"]))
+        self.assertIn("no routing statistics", shown["reasons"][0])
+        self.fails(2, "--json and -o -", "plan", self.model, "--json", "-o", "-")
+
+    def test_dense_models_have_a_plan_of_attention(self):
+        dense = self.dir / "dense.gguf"
+        self.ok("make-model", "--shape", "tiny-llama", "-s", "1", "-o", dense)
+        shown = json.loads(self.ok("plan", dense, "--json").text())
+        self.assertEqual((shown["n_programs"], shown["n_npu_experts"], shown["n_cpu_experts"]), (2, 0, 0))
+
+    def test_odd_shapes(self):
+        for experts, top_k in ((2, 1), (2, 2), (3, 3), (7, 5), (33, 8)):
+            model = self.dir / "odd.gguf"
+            self.ok("make-model", *self.SHAPE, "--experts", str(experts), "--top-k", str(top_k), "-o", model)
+            for args in ([], ["--placement", "all"], ["--chunk", "1", "--prompt", "1"], ["--prompt", "32768", "--moe-batch", "32768"]):
+                with self.subTest(experts=experts, args=args):
+                    shown = json.loads(self.ok("plan", model, "--json", *args).text())
+                    self.assertEqual(shown["n_npu_experts"] + shown["n_cpu_experts"], 2 * experts)
+
+    def test_wrong_options_name_the_known_ones(self):
+        for part, args in [
+            ("wanted one of time, energy, edp", ["--objective", "speed"]),
+            ("wanted one of ours, cpu, naive, anemll, base, tiers, tiers+groups, all", ["--placement", "best"]),
+            ("wanted one of exact, prune, reroute", ["--mode", "drop"]),
+            ("wanted one of fp16, int8", ["--expert-weights", "lut4"]),
+            ("wanted one of m1, m2-max", ["--npu", "m9"]),
+            ("--chunk", ["--chunk", "0"]),
+            ("--chunk", ["--chunk", "4000000000"]),
+            ("--moe-batch", ["--moe-batch", "99999999999"]),
+            ("--tiers", ["--tiers", "0"]),
+        ]:
+            with self.subTest(args=args):
+                self.fails(2, part, "plan", self.model, "-o", "-", *args)
+        self.fails(1, "absent.gguf", "plan", self.dir / "absent.gguf")
+        self.fails(1, "absent.json", "plan", self.model, "--stats", self.dir / "absent.json")
+
+    def test_statistics_of_another_model_are_refused(self):
+        other = self.dir / "other.gguf"
+        self.ok("make-model", *self.SHAPE, "--seed", "9", "-o", other)
+        stats = self.calibrate()
+        line = self.fails(2, "made of another model", "plan", other, "--stats", stats)
+        self.assertIn(str(stats), line)
+
+    def test_broken_statistics_are_one_line(self):
+        stats = self.calibrate()
+        good = stats.read_bytes()
+        for name, data in {"cut": good[:len(good) // 2], "empty": b"", "no json": b"\xff\x00", "list": b"[]",
+                           "nested": b"[" * 100000, "huge": good.replace(b'"n_experts":8', b'"n_experts":4000000000'),
+                           "chunks": good.replace(b'"chunk_tokens":[64,256]', b'"chunk_tokens":[64,4000000000]')}.items():
+            with self.subTest(name=name):
+                self.fails(1, "bad.json", "plan", self.model, "-o", "-", "--stats", self.write("bad.json", data))
+        self.assertFalse((self.sidecar / "plan.json").exists())
+
+    def test_interrupted_statistics_and_lengths_never_filled_are_said(self):
+        stats = self.calibrate("--max-tokens", "100")
+        text = self.ok("plan", self.model, "--explain", "-o", self.dir / "p.json").text()
+        self.assertIn("loads of 512 tokens are scaled from the nearest calibrated length of 64", text)
+        cut = self.write("cut.json", stats.read_bytes().replace(b'"complete":true', b'"complete":false'))
+        text = self.ok("plan", self.model, "--stats", cut, "--explain", "-o", self.dir / "p.json").text()
+        self.assertIn("warning: the routing statistics are incomplete: calibration was interrupted", text)
+
+    def test_a_stale_plan_is_refused_with_the_reason(self):
+        self.ok("plan", self.model)
+        plan = self.sidecar / "plan.json"
+        other = self.dir / "second.gguf"
+        self.ok("make-model", *self.SHAPE, "--seed", "9", "-o", other)
+        run = ["-p", "x", "-n", "1", "--npu", "sim:m2-max"]
+        self.fails(1, "stale: made for another model", "run", other, "--plan", plan, *run)
+        self.fails(1, "made for npu 'm2-max', wanted 'm4'", "run", self.model, "--plan", plan, *run[:-1], "sim:m4")
+        document = json.loads(plan.read_text())
+        document["layers"][0]["cpu_experts"] = document["layers"][0]["cpu_experts"][1:]
+        broken = self.write("broken.json", json.dumps(document).encode())
+        self.fails(1, "is placed nowhere", "run", self.model, "--plan", broken, *run)
+        self.calibrate()
+        self.fails(1, "stale: made without routing statistics, which there are now", "run", self.model, "--plan", plan, *run)
+
+    @unittest.skipUnless(os.path.exists("/dev/full"), "no /dev/full here")
+    def test_a_full_disk_is_an_error(self):
+        self.fails(1, "/dev/full: cannot write", "plan", self.model, "-o", "/dev/full")
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run([NPUMOE, "plan", self.model, "-o", "-"], stdout=full, stderr=subprocess.PIPE,
+                                  env=clean_environment(), timeout=SECONDS, check=False)
+        self.assertEqual((done.returncode, done.stderr), (1, b"npumoe: stdout: No space left on device\n"))
+
+    def test_a_failed_write_keeps_the_old_plan(self):
+        self.ok("plan", self.model, "--npu", "m1")
+        plan = self.sidecar / "plan.json"
+        before = plan.read_bytes()
+        # No file may grow beyond one block: what a full disk does, on any machine.
+        done = subprocess.run(["sh", "-c", 'ulimit -f 1; trap "" XFSZ; exec "$0" plan "$1" --npu m4', NPUMOE, self.model],
+                              capture_output=True, env=clean_environment(), timeout=SECONDS, check=False)
+        self.assertEqual((done.returncode, done.stdout), (1, b""))
+        self.assertRegex(done.stderr.decode(), rf"\Anpumoe: {plan}: cannot write: [^\n]+\n\Z")
+        self.assertEqual(plan.read_bytes(), before)
+        self.assertEqual(self.leftovers(), [])
+        self.fails(1, "cannot write", "plan", self.model, "-o", self.dir / "absent" / "folder" / "plan.json")
+        self.fails(1, "cannot write", "plan", self.model, "-o", self.dir)
+
+    @unittest.skipIf(os.geteuid() == 0, "root may write anywhere")
+    def test_a_folder_that_may_not_be_written_to(self):
+        folder = self.dir / "locked"
+        folder.mkdir()
+        folder.chmod(0o500)
+        self.fails(1, "cannot write", "plan", self.model, "-o", folder / "plan.json")
+
+
+class Doctor(Case):
+    def test_says_what_is_here(self):
+        text = self.ok("doctor").text()
+        for name in ("system", "cpu", "simd", "memory", "page size", "build", "real NPUs", "simulated"):
+            self.assertRegex(text, rf"(?m)^{name} +\S")
+        if os.uname().sysname == "Linux":
+            self.assertIn("none: Core ML is not in this build", text)
+        shown = json.loads(self.ok("doctor", "--json").text())
+        self.assertEqual(shown["cores"], os.sysconf("SC_NPROCESSORS_ONLN"))
+        self.assertEqual(shown["memory_bytes"], os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+        self.assertEqual(shown["page_bytes"], os.sysconf("SC_PAGE_SIZE"))
+        self.assertIn("m2-max", shown["simulated_npus"])
+        self.assertNotIn("npu", shown)
+
+    def test_every_number_of_an_npu_has_a_source(self):
+        for name in json.loads(self.ok("doctor", "--json").text())["simulated_npus"]:
+            npu = json.loads(self.ok("doctor", "--json", "--npu", "sim:" + name).text())["npu"]
+            self.assertEqual((npu["name"], npu["simulated"]), (name, True))
+            self.assertEqual(len(npu["properties"]), 26)
+            for number in npu["properties"]:
+                self.assertRegex(number["source"], r"\A(measured|published|derived|assumed)")
+                self.assertEqual(number["assumed"], number["source"].startswith("assumed"))
+            text = self.ok("doctor", "--npu", name).text()
+            for number in npu["properties"]:
+                self.assertRegex(text, rf"(?m)^  {number['name']} +\S.*{number['source'][:9]}")
+        numbers = {n["name"]: n["value"] for n in json.loads(self.ok("doctor", "--json", "--npu", "m2-max").text())["npu"]["properties"]}
+        self.assertEqual((numbers["max_programs"], numbers["dispatch_seconds"]), (120, 0.0003))
+
+    def test_unknown_npu(self):
+        self.fails(2, "'m9' is unknown, wanted one of m1, m2-max", "doctor", "--npu", "m9")
+        self.assertEqual(npumoe("doctor", "surplus").code, 2)
