@@ -15,8 +15,8 @@
 namespace npumoe {
 namespace {
 
-// Popularity over an even spread, from 1/8 to 8 in half octaves: blue below, nearly white at 1, red above. The
-// lightness falls on both sides, so the map also reads in print and by the colour-blind.
+// Popularity over an even spread, from 1/8 to 8 in half octaves: blue below, nearly white at 1, red above. The lightness
+// falls on both sides, so the map also reads in print and by the colour-blind. Never chosen is black.
 constexpr int kStepsEachWay = 6;
 constexpr std::array<const char*, 2 * kStepsEachWay + 1> kColours{"#0b3c6f", "#1a5a9a", "#3a7fbd", "#6aa5d5", "#9cc6e6",
                                                                   "#cbe0f0", "#f4f1ec", "#fbdcc4", "#f7b98f", "#ee8f5e",
@@ -111,7 +111,7 @@ class HeatMap {
     out_ +=
         "<style>\ntext{font:11px system-ui,-apple-system,'Segoe UI','DejaVu Sans',sans-serif;fill:#444}\n"
         ".h{font-size:17px;font-weight:600;fill:#111}\n.e{text-anchor:end}\n.m{text-anchor:middle}\n"
-        ".u{fill:#ffffff;stroke:#111;stroke-width:1}\n.d{fill:#d9d9d9}\n";
+        ".u{fill:#111}\n.d{fill:#d9d9d9}\n";
     for (size_t i = 0; i < kColours.size(); ++i) Put(".c{}{{fill:{}}}\n", i, kColours[i]);
     out_ += "</style>\n";
   }
@@ -144,14 +144,8 @@ class HeatMap {
     for (int expert = 0; expert < n_experts_; ++expert) {
       const uint64_t tokens = routing.tokens[static_cast<size_t>(expert)];
       const int x = kLeft + expert * cell_;
-      if (tokens == 0) {
-        // Half a pixel in: the outline then stays inside its cell.
-        Put("<rect class=\"u\" x=\"{}.5\" y=\"{}.5\" width=\"{}\" height=\"{}\"", x, Y(layer),
-            std::max(cell_ - gap - 1, 1), std::max(height - 1, 1));
-      } else {
-        Put("<rect class=\"c{}\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"",
-            ColourOf(static_cast<double>(tokens) / mean), x, Y(layer), cell_ - gap, height);
-      }
+      const std::string colour = tokens == 0 ? "u" : fmt::format("c{}", ColourOf(static_cast<double>(tokens) / mean));
+      Put("<rect class=\"{}\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"", colour, x, Y(layer), cell_ - gap, height);
       if (!titled_) {
         out_ += "/>\n";
       } else if (tokens == 0) {
@@ -191,7 +185,7 @@ class HeatMap {
       Put("<text class=\"m\" x=\"{}\" y=\"{}\">{}</text>\n", kLeft + step * kBox + kBox / 2, y + 26, text);
     }
     const int x = kLeft + static_cast<int>(kColours.size()) * kBox + 28;
-    Put("<rect class=\"u\" x=\"{}.5\" y=\"{}.5\" width=\"21\" height=\"11\"/>\n", x, y);
+    Put("<rect class=\"u\" x=\"{}\" y=\"{}\" width=\"22\" height=\"12\"/>\n", x, y);
     Put("<text x=\"{}\" y=\"{}\">never chosen</text>\n", x + 30, y + 10);
     Put("<rect class=\"d\" x=\"{}\" y=\"{}\" width=\"22\" height=\"12\"/>\n", x + 124, y);
     Put("<text x=\"{}\" y=\"{}\">dense layer</text>\n", x + 154, y + 10);
