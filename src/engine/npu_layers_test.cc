@@ -326,6 +326,49 @@ TEST_P(NpuLayersTest, ChosenExpertsAreTheCpusUpToNearTies) {
   RecordProperty("near_ties_flipped", static_cast<int>(flips));
 }
 
+TEST_P(NpuLayersTest, ProgramsTakeTurnsWhereNotAllFit) {
+  const auto cpu = Logits(nullptr, nullptr);
+  Plan plan = RandomPlan(config(), 1);
+  plan.order = PrefillOrder::kChunkMajor;  // several rounds through the layers
+  plan.chunk_tokens = 32;
+  size_t largest = 0;
+  for (LayerPlan& layer : plan.layers) {
+    layer.attention = AttentionPlace::kNpu;
+    largest = std::max(largest, 1 + layer.groups.size());
+  }
+  NpuSpec spec = **FindSpec("m2-max");
+  RunReport all_fit, two_layers_fit, one_layer_fits;
+  Logits(&plan, MakeSimulatedDevice(spec, 2), &all_fit);
+  spec.max_programs = 2 * largest;
+  EXPECT_LE(MedianKl(cpu, Logits(&plan, MakeSimulatedDevice(spec, 2), &two_layers_fit)), 1e-4);
+  spec.max_programs = largest;
+  EXPECT_LE(MedianKl(cpu, Logits(&plan, MakeSimulatedDevice(spec, 2), &one_layer_fits)), 1e-4);
+  const auto loads = [](const RunReport& report) { return report.Attention().loads + report.Experts().loads; };
+  EXPECT_EQ(loads(all_fit), 0u);
+  EXPECT_EQ(all_fit.load_wait_seconds, 0);
+  EXPECT_GE(loads(one_layer_fits), loads(two_layers_fit));
+  EXPECT_GT(one_layer_fits.load_wait_seconds, 0);
+  EXPECT_GT(one_layer_fits.prefill_seconds, all_fit.prefill_seconds);
+  for (const RunReport* report : {&all_fit, &two_layers_fit, &one_layer_fits}) {
+    EXPECT_TRUE(report->fallbacks.empty()) << report->fallbacks.begin()->first;
+  }
+}
+
+TEST_P(NpuLayersTest, AProgramThatDoesNotFitRunsOnTheCpuAndSaysWhy) {
+  const auto cpu = Logits(nullptr, nullptr);
+  const Plan plan = RandomPlan(config(), 2);
+  NpuSpec spec = **FindSpec("m2-max");
+  spec.max_program_weight_bytes = 4096;  // no expert, no attention
+  RunReport report;
+  EXPECT_LE(MedianKl(cpu, Logits(&plan, MakeSimulatedDevice(spec, 2), &report)), 1e-4);
+  EXPECT_EQ(report.Attention().dispatches + report.Experts().dispatches, 0u);
+  ASSERT_FALSE(report.fallbacks.empty());
+  for (const auto& [reason, times] : report.fallbacks) {
+    EXPECT_NE(reason.find("max_program_weight_bytes"), std::string::npos) << reason;
+    EXPECT_EQ(times, 1u);
+  }
+}
+
 class OddShapesTest : public NpuLayersTest {
  protected:
   void SetUp() override {}

@@ -12,13 +12,14 @@ from calibrate import Calibrate
 from chat import Chat
 from golden import Golden
 from models import Info, MakeModel
+from npu import Npu
 from plan import Doctor, Plan
 from run_text import Run
 from streams import Streams
 from usage import Usage
 
 GROUPS = {group.__name__: group for group in (Usage, Run, Streams, Chat, Info, MakeModel, Bench, Golden, Calibrate,
-                                             Plan, Doctor)}
+                                             Plan, Doctor, Npu)}
 
 
 def main():
