@@ -2,51 +2,49 @@
 #include "moe/weight_format.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 
 #include "base/check.h"
+#include "kernels/half.h"
+#include "kernels/strip.h"
 #include "tensor/float16.h"
-#include "tensor/quantize.h"
 
 namespace npumoe {
 namespace {
 
-// Row `row` of the stacked weight as f32.
-void ReadRow(const TensorView& part, size_t row, std::span<float> out) {
-  DequantizeRow(part.dtype, part.Slice(row).data, out);
-}
-
+// Appended to, so that no byte is written twice.
 template <typename T>
-void StoreAt(std::vector<std::byte>& bytes, size_t index, T value) {
-  std::memcpy(bytes.data() + index * sizeof(T), &value, sizeof(T));
+void Append(std::vector<std::byte>& bytes, std::span<const T> values) {
+  const auto added = std::as_bytes(values);
+  bytes.insert(bytes.end(), added.begin(), added.end());
 }
 
-// Calls body(output row, values) for every row of the stacked weight, heads reordered.
+// Calls body(values) for every row of the stacked weight in the order of its outputs, heads reordered.
 template <typename Body>
 void ForRows(std::span<const TensorView> parts, std::span<const uint32_t> head_order, float divisor, const Body& body) {
   std::vector<float> values(parts[0].shape[1]);
-  size_t first = 0;
+  const size_t head = std::max<size_t>(1, head_order.size());
+  std::vector<size_t> from(head, 0);  // row of a head by its place in the order
+  for (size_t i = 0; i < head_order.size(); ++i) from[head_order[i]] = i;
   for (const TensorView& part : parts) {
+    NM_CHECK(part.shape[0] % head == 0);
     for (size_t row = 0; row < part.shape[0]; ++row) {
-      ReadRow(part, row, values);
+      DecodeRow(part.dtype, part.Slice(row - row % head + from[row % head]).data, values.size(), values.data());
       if (divisor != 1.0f) {
         for (float& v : values) v /= divisor;
       }
-      size_t target = row;
-      if (!head_order.empty())
-        target = row / head_order.size() * head_order.size() + head_order[row % head_order.size()];
-      body(first + target, std::span<const float>(values));
+      body(std::span<const float>(values));
     }
-    first += part.shape[0];
   }
 }
 
 void AddFp16(GraphBuilder& builder, std::span<const TensorView> parts, std::span<const uint32_t> head_order,
              float divisor, WeightConstant& weight) {
-  std::vector<std::byte> data(weight.out * weight.in * sizeof(uint16_t));
-  ForRows(parts, head_order, divisor, [&](size_t row, std::span<const float> values) {
-    for (size_t i = 0; i < values.size(); ++i) StoreAt(data, row * weight.in + i, F32ToF16(values[i]));
+  std::vector<std::byte> data;
+  data.reserve(weight.out * weight.in * sizeof(uint16_t));
+  std::vector<uint16_t> halves(weight.in);
+  ForRows(parts, head_order, divisor, [&](std::span<const float> values) {
+    FloatsToHalves(values, halves.data());
+    Append<uint16_t>(data, halves);
   });
   weight.data = builder.AddConstant({ElemType::kF16, {weight.out, weight.in, 1, 1}}, std::move(data));
 }
@@ -54,18 +52,20 @@ void AddFp16(GraphBuilder& builder, std::span<const TensorView> parts, std::span
 // Symmetric, one scale per output channel: q = round(w / scale), scale = max|w| / 127.
 void AddInt8(GraphBuilder& builder, std::span<const TensorView> parts, std::span<const uint32_t> head_order,
              float divisor, WeightConstant& weight) {
-  std::vector<std::byte> data(weight.out * weight.in), scales(weight.out * sizeof(uint16_t));
-  ForRows(parts, head_order, divisor, [&](size_t row, std::span<const float> values) {
-    float top = 0;
-    for (const float v : values) top = std::max(top, std::fabs(v));
+  std::vector<std::byte> data, scales;
+  data.reserve(weight.out * weight.in);
+  std::vector<int8_t> bytes(weight.in);
+  ForRows(parts, head_order, divisor, [&](std::span<const float> values) {
     // The stored scale is what the graph multiplies by, so the division uses it too.
-    const uint16_t half = F32ToF16(top / 127.0f);
+    const uint16_t half = F32ToF16(MaxMagnitude(values) / 127.0f);
     const float scale = F16ToF32(half);
-    StoreAt(scales, row, half);
-    for (size_t i = 0; i < values.size(); ++i) {
-      const float q = scale > 0 ? std::nearbyint(values[i] / scale) : 0.0f;
-      StoreAt(data, row * weight.in + i, static_cast<int8_t>(std::clamp(q, -127.0f, 127.0f)));
+    Append<uint16_t>(scales, std::span(&half, 1));
+    if (scale > 0) {
+      FloatsToBytes(values, scale, bytes.data());
+    } else {
+      std::fill(bytes.begin(), bytes.end(), int8_t{0});
     }
+    Append<int8_t>(data, bytes);
   });
   weight.data = builder.AddConstant({ElemType::kI8, {weight.out, weight.in, 1, 1}}, std::move(data));
   weight.scale = builder.AddConstant({ElemType::kF16, {weight.out}}, std::move(scales));

@@ -39,13 +39,18 @@ class NpuProgram {
  public:
   virtual ~NpuProgram() = default;
 
-  // Runs `function` and blocks until its outputs are written. Inputs and outputs in declared order. The program starts
-  // no earlier than `ready` on the device's clock, and after everything queued before it on the same die. Fails with
-  // kDevice (the device), or kInvalidArgument (unknown function, wrong number or size of tensors).
+  // Runs `function` and blocks until its outputs are written. Inputs and outputs in declared order; an output overlaps
+  // neither an input nor another output. The program starts no earlier than `ready` on the device's clock, and after
+  // everything queued before it on the same die. Fails with kDevice (the device), or kInvalidArgument (unknown
+  // function, wrong number or size of tensors).
   virtual Result<Interval> Run(std::string_view function, std::span<const TensorRef> inputs,
                                std::span<const MutableTensorRef> outputs, Nanos ready) = 0;
 
+  // Weights on the device.
   virtual size_t ResidentBytes() const = 0;
+
+  // Memory of this process that the program holds.
+  virtual size_t HostBytes() const { return ResidentBytes(); }
 };
 
 // One die of an NPU. One thread at a time.
@@ -59,6 +64,9 @@ class NpuDevice {
   // the program's weights. Fails with kUnsupported naming the limit that the graph breaks, kOutOfMemory when the
   // resident programs leave no room, or kDevice.
   virtual Result<std::unique_ptr<NpuProgram>> Compile(Graph graph, std::string_view key) = 0;
+
+  // Memory of this process that all programs share, besides what each holds.
+  virtual size_t HostBytes() const { return 0; }
 };
 
 }  // namespace npumoe

@@ -20,6 +20,7 @@ Nanos ToNanos(double seconds) { return static_cast<Nanos>(std::llround(seconds *
 struct DieState {
   const NpuSpec& spec;
   ThreadPool pool;
+  FastShared shared{pool};
   Nanos free_at = 0;    // end of the last dispatch
   Nanos loader_at = 0;  // end of the last load
   size_t n_programs = 0, resident_bytes = 0;
@@ -71,6 +72,7 @@ class SimulatedProgram final : public NpuProgram {
   }
 
   size_t ResidentBytes() const override { return graph_->WeightBytes(); }
+  size_t HostBytes() const override { return graph_->WeightBytes() + executor_->HostBytes(); }
 
  private:
   template <typename Ref>
@@ -121,10 +123,12 @@ class SimulatedDevice final : public NpuDevice {
       loaded_at = die_.loader_at = std::max(die_.loader_at, die_.free_at) + ToNanos(load_seconds);
     }
     auto owned = std::make_unique<const Graph>(std::move(graph));
-    NM_TRY_VAR(auto executor, FastExecutor::Make(*owned, die_.pool));
+    NM_TRY_VAR(auto executor, FastExecutor::Make(*owned, die_.shared));
     return std::unique_ptr<NpuProgram>(
         new SimulatedProgram(die_, std::move(owned), std::move(executor), std::string(key), loaded_at));
   }
+
+  size_t HostBytes() const override { return die_.shared.HostBytes(); }
 
  private:
   DieState die_;
