@@ -129,7 +129,9 @@ double ExpAndSum(float* row, size_t n, float top) {
   return sum;
 }
 
-void Softmax(const uint16_t* x, size_t n, float* row, uint16_t* out) {
+// False, and nothing written, when the sum is not a number: NaN or +inf among the values, or nothing but -inf, make it
+// so.
+bool Softmax(const uint16_t* x, size_t n, float* row, uint16_t* out) {
   const F32 d;
   const size_t lanes = hn::Lanes(d);
   HalfToFloat(x, n, row);
@@ -140,10 +142,12 @@ void Softmax(const uint16_t* x, size_t n, float* row, uint16_t* out) {
   top = hn::GetLane(hn::MaxOfLanes(d, tops));
   for (; i < n; ++i) top = std::max(top, row[i]);
   const double sum = ExpAndSum(row, n, top);
+  if (std::isnan(sum)) return false;
   const auto divisor = hn::Set(d, static_cast<float>(sum));
   for (i = 0; i + lanes <= n; i += lanes) hn::StoreU(hn::Div(hn::LoadU(d, row + i), divisor), d, row + i);
   for (; i < n; ++i) row[i] /= static_cast<float>(sum);
   ExactFloatToHalf(row, n, out);
+  return true;
 }
 
 // Calls body(i, vectors of element i of all columns, as double).
@@ -220,7 +224,7 @@ HWY_AFTER_NAMESPACE();
 namespace npumoe {
 namespace {
 
-// What a row with values that are not finite gives: the same numbers in the scalar definition's order.
+// For rows with values that are not finite, in the scalar definition's order.
 void ScalarSoftmax(const uint16_t* x, size_t n, uint16_t* out) {
   double top = static_cast<double>(F16ToF32(x[0])), sum = 0;
   for (size_t i = 0; i < n; ++i) top = std::max(top, static_cast<double>(F16ToF32(x[i])));
@@ -228,17 +232,6 @@ void ScalarSoftmax(const uint16_t* x, size_t n, uint16_t* out) {
   for (size_t i = 0; i < n; ++i) {
     out[i] = F32ToF16(static_cast<float>(std::exp(static_cast<double>(F16ToF32(x[i])) - top) / sum));
   }
-}
-
-bool HasNanOrInfinity(const uint16_t* x, size_t n) {
-  // -inf is common in masks and harmless beside finite values; +inf and NaN are not.
-  bool bad = false, finite = false;
-  for (size_t i = 0; i < n; ++i) {
-    const bool wild = (x[i] & 0x7c00u) == 0x7c00u;
-    bad = bad || (wild && x[i] != 0xfc00u);
-    finite = finite || !wild;
-  }
-  return bad || !finite;
 }
 
 }  // namespace
@@ -278,8 +271,7 @@ void HalfLookup(const uint16_t* table, const uint16_t* x, size_t n, uint16_t* ou
 
 void HalfSoftmax(const uint16_t* x, size_t n, float* scratch, uint16_t* out) {
   if (n == 0) return;
-  if (HasNanOrInfinity(x, n)) return ScalarSoftmax(x, n, out);
-  HWY_DYNAMIC_DISPATCH(Softmax)(x, n, scratch, out);
+  if (!HWY_DYNAMIC_DISPATCH(Softmax)(x, n, scratch, out)) ScalarSoftmax(x, n, out);
 }
 
 void HalfLayerNorm(const HalfLayerNormArgs& args, const uint16_t* x, uint16_t* out) {

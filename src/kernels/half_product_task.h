@@ -8,9 +8,9 @@
 
 namespace npumoe {
 
-// 12 rows of a and a panel of b meet in a first-level cache of 48 KiB (9 + 24 KiB); all of a thread's scratch (156 KiB)
+// 12 rows of a and a panel of b meet in a first-level cache of 48 KiB (9 + 24 KiB); all of a thread's scratch (288 KiB)
 // lies in a second-level cache.
-inline constexpr size_t kLeftRows = 48;      // of a
+inline constexpr size_t kLeftRows = 96;      // of a
 inline constexpr size_t kInnerPiece = 192;   // of k
 inline constexpr size_t kPanelColumns = 32;  // columns of b; as many fp16 are a cache line
 inline constexpr size_t kTaskColumns = 512;  // of b
