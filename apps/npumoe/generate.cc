@@ -126,8 +126,8 @@ std::string FormatStats(const Generation& generation, const MemoryUse& memory, u
   text += fmt::format("stopped by {}, seed {}\n", ToString(generation.reason), seed);
   return text + bytes("program and vocabulary", memory.program) + bytes("mapped weights", memory.mapped_weights) +
          bytes("converted weights", memory.converted_weights) + bytes("KV cache, reserved", memory.kv_cache) +
-         bytes("scratch", memory.scratch) + bytes("= peak bound", memory.Bound()) +
-         bytes("peak resident (process)", memory.peak_resident);
+         bytes("scratch", memory.scratch) + (memory.npu > 0 ? bytes("simulated NPU", memory.npu) : std::string()) +
+         bytes("= peak bound", memory.Bound()) + bytes("peak resident (process)", memory.peak_resident);
 }
 
 void PrintWarnings(const ModelInfo& info) {

@@ -145,6 +145,7 @@ std::string ToJson(const Generation& generation, const Prompt& prompt, const Ses
                     {"converted_weights_bytes", memory.converted_weights},
                     {"kv_cache_bytes", memory.kv_cache},
                     {"scratch_bytes", memory.scratch},
+                    {"npu_bytes", memory.npu},
                     {"bound_bytes", memory.Bound()},
                     {"peak_resident_bytes", memory.peak_resident}};
   if (!session.report().npu.empty()) json["npu"] = NpuReportJson(session.report());

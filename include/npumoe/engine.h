@@ -89,9 +89,10 @@ struct MemoryUse {
   uint64_t converted_weights = 0;  // norms, biases, routers as f32
   uint64_t kv_cache = 0;           // reserved; pages are touched as positions fill
   uint64_t scratch = 0;            // activations and kernels, fixed at Open
+  uint64_t npu = 0;                // a simulated NPU's programs and what feeds them; grows as new shapes run
   uint64_t peak_resident = 0;      // of the process, as the OS counts it
 
-  uint64_t Bound() const { return program + mapped_weights + converted_weights + kv_cache + scratch; }
+  uint64_t Bound() const { return program + mapped_weights + converted_weights + kv_cache + scratch + npu; }
 };
 
 // Called as a prompt is read; return false to stop (the call then fails with kCancelled).

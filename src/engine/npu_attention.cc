@@ -52,6 +52,13 @@ void NpuAttention::Run(uint32_t layer, const KvView& kv, size_t first_position, 
   }
 }
 
+size_t NpuAttention::buffer_bytes() const {
+  size_t halves = 0;
+  for (const auto& input : inputs_) halves += input.capacity();
+  for (const auto& output : outputs_) halves += output.capacity();
+  return halves * sizeof(uint16_t);
+}
+
 void NpuAttention::FillMask(size_t position, size_t kv_length) {
   const size_t c = plan_.chunk_tokens, total = kv_length + c, window = config_.sliding_window;
   inputs_[kMask].assign(c * total, F32ToF16(kMaskedScore));

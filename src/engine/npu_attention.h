@@ -27,6 +27,8 @@ class NpuAttention {
            MatView x,        // [tokens, dim]
            MatView normed);  // [tokens, dim], scratch
 
+  size_t buffer_bytes() const;
+
   // Whether the last Run wrote the router logits of this token.
   bool has_logits(size_t token) const { return has_logits_[token]; }
 

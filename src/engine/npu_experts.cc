@@ -66,6 +66,12 @@ Status NpuExperts::Run(uint32_t layer, MatView x, MatView y) {
   return Ok{};
 }
 
+size_t NpuExperts::buffer_bytes() const {
+  size_t halves = halves_.capacity();
+  for (const Buffers& buffers : buffers_) halves += buffers.in.capacity() + buffers.out.capacity();
+  return halves * sizeof(uint16_t);
+}
+
 void NpuExperts::RerouteOverflow(uint32_t layer, size_t n_tokens) {
   std::vector<uint32_t> capacities(config_.n_experts, kNoCapacity);
   for (const ExpertGroup& group : plan_.layers[layer].groups) {

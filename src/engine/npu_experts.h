@@ -30,6 +30,8 @@ class NpuExperts {
              MatView x,   // [tokens, dim]
              MatView y);  // [tokens, dim]
 
+  size_t buffer_bytes() const;
+
  private:
   // One group's dispatch of this run.
   struct Job {

@@ -35,6 +35,11 @@ class NpuLayers {
 
   const Plan& plan() const { return plan_; }
   const NpuSpec& spec() const { return device_->Spec(); }
+  // Memory of this process that the device's programs and their inputs and outputs have taken at most.
+  size_t host_bytes() const {
+    return programs_.peak_host_bytes() + attention_.buffer_bytes() + experts_.buffer_bytes();
+  }
+
   // Begins a prefill, which counts into `report` (and `trace` unless it is null) until EndPrefill. The first one loads
   // what fits, before its time begins.
   void BeginPrefill(RunReport& report, Trace* trace);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/npu_programs.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
@@ -30,8 +31,21 @@ Result<Graph> NpuPrograms::Build(uint32_t layer, size_t index) const {
   return BuildExpertGroup(config_, weights, plan.groups[index], plan_.expert_weights, plan.expert_scale);
 }
 
+size_t NpuPrograms::HostBytes() const {
+  size_t bytes = device_.HostBytes();
+  const auto count = [&](const Program& program) { bytes += program.loaded ? program.loaded->HostBytes() : 0; };
+  for (const Layer& layer : layers_) {
+    count(layer.attention);
+    for (const Program& group : layer.groups) count(group);
+  }
+  return bytes;
+}
+
+size_t NpuPrograms::peak_host_bytes() const { return std::max(peak_host_bytes_, HostBytes()); }
+
 void NpuPrograms::Unload(Program& program) {
   if (!program.loaded) return;
+  peak_host_bytes_ = peak_host_bytes();
   --n_loaded_;
   loaded_bytes_ -= program.weight_bytes;
   program.loaded.reset();

@@ -39,6 +39,9 @@ class NpuPrograms {
   // The same while layer `running` runs; others make room.
   void Prefetch(uint32_t layer, uint32_t running);
 
+  // The largest sum so far of what all loaded programs held in this process.
+  size_t peak_host_bytes() const;
+
   // A run failed: the program is not used again.
   void RefuseAttention(uint32_t layer, const std::string& reason) { Refuse(layers_[layer].attention, reason); }
   void RefuseGroup(uint32_t layer, size_t group, const std::string& reason) {
@@ -79,7 +82,10 @@ class NpuPrograms {
   NpuDevice& device_;
   RunClock& clock_;
   std::vector<Layer> layers_;
+  size_t HostBytes() const;
+
   size_t n_loaded_ = 0, loaded_bytes_ = 0;
+  size_t peak_host_bytes_ = 0;  // before the last unloading
 };
 
 }  // namespace npumoe

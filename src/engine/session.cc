@@ -112,6 +112,7 @@ MemoryUse Session::memory() const {
   use.kv_cache = impl_->kv.reserved_bytes();
   use.scratch = impl_->engine.forward.scratch_bytes() + impl_->logits.size() * sizeof(float) +
                 impl_->tokens.capacity() * sizeof(int32_t);
+  use.npu = impl_->engine.npu ? impl_->engine.npu->host_bytes() : 0;
   use.peak_resident = PeakResidentBytes();
   return use;
 }
