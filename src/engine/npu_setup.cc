@@ -69,6 +69,7 @@ Result<NpuSetup> SetUpNpu(const Model& model, const EngineOptions& options) {
     wanted.npu = spec->name;
     NM_TRY_VAR(PlanRequest request, ParsePlanOptions(wanted));
     request.moe_batch_tokens = std::min(request.moe_batch_tokens, options.context_tokens);
+    request.prompt_tokens = options.context_tokens;  // whatever the session can be given
     NM_TRY_VAR(PlanWithReasons made, MakePlanFor(model, stats ? &*stats : nullptr, *spec, request));
     setup.plan = std::move(made.plan);
     setup.plan_source = stats ? "made for this run from " + stats_file->path
