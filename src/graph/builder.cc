@@ -206,7 +206,8 @@ std::vector<ValueId> GraphBuilder::Add(OpKind kind,
     Fail(types.error());
     return dummies;
   }
-  for (ValueType& type : *types) op.outputs.push_back(AddValue({FreeName(MilName(kind), false), type, kNoConstant}));
+  for (ValueType& type : *types)
+    op.outputs.push_back(AddValue({FreeName(MilName(kind), false), type, kNoConstant, IsConstexpr(kind)}));
   graph_.functions.back().ops.push_back(op);
   return op.outputs;
 }

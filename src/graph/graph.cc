@@ -27,10 +27,11 @@ constexpr std::array kElems{
 struct OpInfo {
   OpKind kind;
   std::string_view mil_name;
+  int opset;
 };
 
 constexpr OpInfo kOps[] = {
-#define NM_OP(kind, mil_name, opset) {OpKind::kind, mil_name},
+#define NM_OP(kind, mil_name, opset) {OpKind::kind, mil_name, opset},
 #include "graph/ops.def"
 #undef NM_OP
 };
@@ -58,6 +59,9 @@ std::string_view MilName(OpKind kind) {
   NM_CHECK(index < std::size(kOps));
   return kOps[index].mil_name;
 }
+
+int OpsetOf(OpKind kind) { return kOps[static_cast<size_t>(kind)].opset; }
+bool IsConstexpr(OpKind kind) { return MilName(kind).starts_with("constexpr_"); }
 
 Result<OpKind> OpKindFromMilName(std::string_view name) {
   for (const OpInfo& op : kOps) {

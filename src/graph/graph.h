@@ -61,6 +61,8 @@ enum class OpKind : uint8_t {
 };
 std::string_view MilName(OpKind kind);
 Result<OpKind> OpKindFromMilName(std::string_view name);
+int OpsetOf(OpKind kind);       // the first opset that has it: 5 = CoreML5 ... 8 = CoreML8
+bool IsConstexpr(OpKind kind);  // decodes constants before the graph runs
 
 using ValueId = uint32_t;
 inline constexpr uint32_t kNoConstant = UINT32_MAX;
@@ -69,6 +71,7 @@ struct Value {
   std::string name;  // unique in its function, [A-Za-z_][A-Za-z0-9_]*
   ValueType type;
   uint32_t constant = kNoConstant;  // index into Graph::constants if the value is one
+  bool decoded = false;             // result of a constexpr op: known before the graph runs
 
   bool is_constant() const { return constant != kNoConstant; }
 };
@@ -111,7 +114,8 @@ Status ValidateGraph(const Graph& graph);
 // Stable text form of a valid graph, one op a line: for tests, diffs and people.
 std::string DumpGraph(const Graph& graph);
 
-// Content hash (names, types, ops, constants' bytes), the same on every machine: key of caches. 32 hex digits.
+// Content hash (names, types, ops, constants' bytes), the same on every machine: key of caches. 32 hex digits. Sees
+// neither the numbering of values and constants nor constants' names nor what no op uses.
 std::string HashGraph(const Graph& graph);
 
 }  // namespace npumoe

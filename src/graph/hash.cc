@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstring>
 
+#include "base/check.h"
 #include "graph/graph.h"
 
 namespace npumoe {
@@ -27,32 +28,71 @@ void AddType(ContentHash& hash, const ValueType& type) {
   for (const size_t dim : type.dims) hash.Add(dim);
 }
 
-void AddIds(ContentHash& hash, std::span<const ValueId> ids) {
-  hash.Add(ids.size());
-  for (const ValueId id : ids) hash.Add(id);
-}
+// Values get their numbers where they first occur: inputs, then operands and results op by op.
+class FunctionHasher {
+ public:
+  FunctionHasher(ContentHash& hash, const Graph& graph, const Function& function,
+                 std::vector<std::string>& constant_hashes)
+      : hash_(hash),
+        graph_(graph),
+        function_(function),
+        constant_hashes_(constant_hashes),
+        numbers_(function.values.size(), kUnseen) {}
 
-void AddFunction(ContentHash& hash, const Function& function) {
-  hash.Add(function.name);
-  hash.Add(function.values.size());
-  for (const Value& value : function.values) {
-    hash.Add(value.name);
-    AddType(hash, value.type);
-    hash.Add(value.constant);
-  }
-  AddIds(hash, function.inputs);
-  AddIds(hash, function.outputs);
-  hash.Add(function.ops.size());
-  for (const Op& op : function.ops) {
-    hash.Add(MilName(op.kind));
-    hash.Add(op.operands.size());
-    for (const Operand& operand : op.operands) {
-      hash.Add(operand.param);
-      AddIds(hash, operand.values);
+  void Run() {
+    hash_.Add(function_.name);
+    AddValues(function_.inputs);
+    hash_.Add(function_.ops.size());
+    for (const Op& op : function_.ops) {
+      hash_.Add(MilName(op.kind));
+      hash_.Add(op.operands.size());
+      for (const Operand& operand : op.operands) {
+        hash_.Add(operand.param);
+        AddValues(operand.values);
+      }
+      AddValues(op.outputs);
     }
-    AddIds(hash, op.outputs);
+    AddValues(function_.outputs);
   }
-}
+
+ private:
+  static constexpr uint64_t kUnseen = UINT64_MAX;
+
+  void AddValues(std::span<const ValueId> ids) {
+    hash_.Add(ids.size());
+    for (const ValueId id : ids) AddValue(id);
+  }
+
+  void AddValue(ValueId id) {
+    NM_CHECK(id < numbers_.size());
+    const Value& value = function_.values[id];
+    // A constant is what it holds, wherever it stands.
+    if (value.is_constant()) return hash_.Add(ConstantHash(value.constant));
+    if (numbers_[id] != kUnseen) return hash_.Add(numbers_[id]);
+    numbers_[id] = next_++;
+    hash_.Add(value.name);
+    AddType(hash_, value.type);
+  }
+
+  const std::string& ConstantHash(uint32_t index) {
+    NM_CHECK(index < constant_hashes_.size());
+    std::string& known = constant_hashes_[index];
+    if (known.empty()) {
+      ContentHash hash;
+      AddType(hash, graph_.constants[index].type);
+      hash.Add(graph_.constants[index].data);
+      known = hash.Hex();
+    }
+    return known;
+  }
+
+  ContentHash& hash_;
+  const Graph& graph_;
+  const Function& function_;
+  std::vector<std::string>& constant_hashes_;  // [constants], empty where not computed yet
+  std::vector<uint64_t> numbers_;              // [values]
+  uint64_t next_ = 0;
+};
 
 }  // namespace
 
@@ -75,13 +115,9 @@ std::string ContentHash::Hex() const { return fmt::format("{:016x}{:016x}", Fini
 
 std::string HashGraph(const Graph& graph) {
   ContentHash hash;
-  hash.Add(graph.constants.size());
-  for (const Constant& constant : graph.constants) {
-    AddType(hash, constant.type);
-    hash.Add(constant.data);
-  }
+  std::vector<std::string> constant_hashes(graph.constants.size());
   hash.Add(graph.functions.size());
-  for (const Function& function : graph.functions) AddFunction(hash, function);
+  for (const Function& function : graph.functions) FunctionHasher(hash, graph, function, constant_hashes).Run();
   return hash.Hex();
 }
 

@@ -45,6 +45,11 @@ Result<Types> InferArithmetic(OpReader& in, OpKind kind) {
     case OpKind::kReduceMax:
     case OpKind::kReduceMin:
     case OpKind::kReduceSumSquare:
+    case OpKind::kReduceProd:
+    case OpKind::kReduceL1Norm:
+    case OpKind::kReduceL2Norm:
+    case OpKind::kReduceLogSum:
+    case OpKind::kReduceLogSumExp:
       return InferReduce(in);
     default:
       return in.Fail("", "has no type inference");
@@ -66,6 +71,7 @@ constexpr Rule kRules[] = {
     {OpKind::kClip, InferClip},
     {OpKind::kSoftmax, InferSoftmax},
     {OpKind::kReduceArgmax, InferArgmax},
+    {OpKind::kReduceArgmin, InferArgmax},
     {OpKind::kLayerNorm, InferLayerNorm},
     {OpKind::kL2Norm, InferL2Norm},
     {OpKind::kReshape, InferReshape},
@@ -101,6 +107,8 @@ constexpr Rule kRules[] = {
     {OpKind::kConstexprSparseToDense, InferSparseToDense},
     {OpKind::kConstexprCast, InferConstexprCast},
     {OpKind::kConstexprBlockwiseShiftScale, InferBlockwiseShiftScale},
+    {OpKind::kConstexprLutToSparse, InferLutToSparse},
+    {OpKind::kConstexprSparseBlockwiseShiftScale, InferSparseBlockwiseShiftScale},
 };
 
 Result<Types> InferByFamily(OpReader& in) {

@@ -87,5 +87,7 @@ Result<Types> InferLutToDense(OpReader& in);
 Result<Types> InferSparseToDense(OpReader& in);
 Result<Types> InferConstexprCast(OpReader& in);
 Result<Types> InferBlockwiseShiftScale(OpReader& in);
+Result<Types> InferLutToSparse(OpReader& in);
+Result<Types> InferSparseBlockwiseShiftScale(OpReader& in);
 
 }  // namespace npumoe

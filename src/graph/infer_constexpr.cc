@@ -46,6 +46,50 @@ Result<size_t> BitsOfTable(OpReader& in, size_t entries) {
   return in.Fail("lut", fmt::format("has {} entries, wanted 2, 4, 16, 64 or 256", entries));
 }
 
+// Tables per block of the CoreML8 forms. `indices`: element type of an index and shape of the dense tensor of indices.
+Result<Palette> ReadTables(OpReader& in, std::string_view param, const ValueType& indices, const ValueType& lut) {
+  Palette palette;
+  palette.indices = indices.dims;
+  palette.elem = lut.elem;
+  const size_t rank = indices.dims.size();
+  const ElemType elem = indices.elem;
+  const bool index_type = IsInt(elem) && BitsOf(elem) <= 8 && elem != ElemType::kI8 && elem != ElemType::kI4;
+  if (!index_type || rank == 0) {
+    return in.Fail(param, fmt::format("wanted a tensor of uint1 to uint8, got {}", indices.ToString()));
+  }
+  palette.bits = BitsOf(elem);
+  if (lut.dims.size() != rank + 2 || lut.dims[rank] != size_t{1} << palette.bits) {
+    return in.Fail("lut", fmt::format("wanted rank {} with {} entries, got {}", rank + 2, size_t{1} << palette.bits,
+                                      lut.ToString()));
+  }
+  palette.width = lut.dims[rank + 1];
+  palette.groups.assign(lut.dims.begin(), lut.dims.begin() + static_cast<ptrdiff_t>(rank));
+  for (size_t axis = 0; axis < rank; ++axis) {
+    if (palette.groups[axis] == 0 || palette.indices[axis] % palette.groups[axis] != 0) {
+      return in.Fail("lut", fmt::format("{} tables along axis {} of {} indices", palette.groups[axis], axis,
+                                        palette.indices[axis]));
+    }
+  }
+  if (palette.width > 1 || in.Has("vector_axis")) {
+    NM_TRY_VAR(palette.axis, in.Axis("vector_axis", rank));
+  }
+  return palette;
+}
+
+Status CheckTableType(OpReader& in, const ValueType& lut) {
+  if (IsFloat(lut.elem) || IsByte(lut.elem)) return Ok{};
+  return in.Fail("lut", fmt::format("wanted floats or bytes, got {}", lut.ToString()));
+}
+
+// The bits that say which elements of a sparse tensor are stored, in the CoreML8 form.
+Result<const ValueType*> Mask(OpReader& in, std::string_view param) {
+  NM_TRY_VAR(const ValueType* mask, Data(in, param));
+  if (mask->elem != ElemType::kU1 || mask->dims.empty()) {
+    return in.Fail(param, fmt::format("wanted a tensor of uint1, got {}", mask->ToString()));
+  }
+  return mask;
+}
+
 Result<Palette> ReadPackedPalette(OpReader& in, const ValueType& indices, const ValueType& lut) {
   Palette palette;
   NM_TRY_VAR(palette.indices, ReadShape(in));
@@ -69,36 +113,26 @@ Dims Palette::dims() const {
 Result<Palette> ReadPalette(OpReader& in) {
   NM_TRY_VAR(const ValueType* indices, Data(in, "indices"));
   NM_TRY_VAR(const ValueType* lut, Data(in, "lut"));
-  if (!IsFloat(lut->elem) && !IsByte(lut->elem)) {
-    return in.Fail("lut", fmt::format("wanted floats or bytes, got {}", lut->ToString()));
-  }
+  NM_TRY(CheckTableType(in, *lut));
   if (in.Has("shape")) return ReadPackedPalette(in, *indices, *lut);
-  Palette palette;
-  palette.indices = indices->dims;
-  palette.elem = lut->elem;
-  const size_t rank = indices->dims.size();
-  const ElemType elem = indices->elem;
-  const bool index_type = IsInt(elem) && BitsOf(elem) <= 8 && elem != ElemType::kI8 && elem != ElemType::kI4;
-  if (!index_type || rank == 0) {
-    return in.Fail("indices", fmt::format("wanted a tensor of uint1 to uint8, got {}", indices->ToString()));
+  return ReadTables(in, "indices", *indices, *lut);
+}
+
+Result<Palette> ReadSparsePalette(OpReader& in) {
+  NM_TRY_VAR(const ValueType* mask, Mask(in, "indices_mask"));
+  NM_TRY_VAR(const ValueType* data, Data(in, "indices_nonzero_data"));
+  NM_TRY_VAR(const ValueType* lut, Data(in, "lut"));
+  if (data->dims.size() != 1) {
+    return in.Fail("indices_nonzero_data", fmt::format("wanted a vector, got {}", data->ToString()));
   }
-  palette.bits = BitsOf(elem);
-  if (lut->dims.size() != rank + 2 || lut->dims[rank] != size_t{1} << palette.bits) {
-    return in.Fail("lut", fmt::format("wanted rank {} with {} entries, got {}", rank + 2, size_t{1} << palette.bits,
-                                      lut->ToString()));
-  }
-  palette.width = lut->dims[rank + 1];
-  palette.groups.assign(lut->dims.begin(), lut->dims.begin() + static_cast<ptrdiff_t>(rank));
-  for (size_t axis = 0; axis < rank; ++axis) {
-    if (palette.groups[axis] == 0 || palette.indices[axis] % palette.groups[axis] != 0) {
-      return in.Fail("lut", fmt::format("{} tables along axis {} of {} indices", palette.groups[axis], axis,
-                                        palette.indices[axis]));
-    }
-  }
-  if (palette.width > 1 || in.Has("vector_axis")) {
-    NM_TRY_VAR(palette.axis, in.Axis("vector_axis", rank));
-  }
-  return palette;
+  NM_TRY(CheckTableType(in, *lut));
+  return ReadTables(in, "indices_nonzero_data", {data->elem, mask->dims}, *lut);
+}
+
+Result<Types> InferLutToSparse(OpReader& in) {
+  NM_TRY_VAR(const Palette palette, ReadSparsePalette(in));
+  NM_TRY_VAR(const ValueType* data, in.Type("indices_nonzero_data"));
+  return Types{{ElemType::kU1, palette.dims()}, {palette.elem, {data->dims[0] * palette.width}}};
 }
 
 Result<Types> InferLutToDense(OpReader& in) {
@@ -113,8 +147,8 @@ Result<Types> InferAffineDequantize(OpReader& in) {
   if (!IsByte(data->elem))
     return in.Fail("quantized_data", fmt::format("wanted int8 or uint8, got {}", data->ToString()));
   if (!IsFloat(scale->elem)) return in.Fail("scale", fmt::format("wanted fp16 or fp32, got {}", scale->ToString()));
-  if (zero->elem != data->elem && zero->elem != ElemType::kF32) {
-    return in.Fail("zero_point", fmt::format("wanted {} or fp32, got {}", ToString(data->elem), zero->ToString()));
+  if (!IsByte(zero->elem) && zero->elem != ElemType::kF32) {
+    return in.Fail("zero_point", fmt::format("wanted int8, uint8 or fp32, got {}", zero->ToString()));
   }
   NM_TRY_VAR(const size_t axis, in.Axis("axis", data->dims.size()));
   for (const std::string_view param : {"scale", "zero_point"}) {
@@ -138,7 +172,7 @@ Result<Types> InferSparseToDense(OpReader& in) {
     NM_TRY(CheckPackedBytes(in, "mask", *mask, ProductOf(dims), 1));
     return Types{{data->elem, dims}};
   }
-  if (mask->elem != ElemType::kU1) return in.Fail("mask", fmt::format("wanted uint1, got {}", mask->ToString()));
+  NM_TRY(Mask(in, "mask"));
   return Types{{data->elem, mask->dims}};
 }
 
@@ -151,20 +185,22 @@ Result<Types> InferConstexprCast(OpReader& in) {
   return Types{{ElemType::kF32, source->dims}};
 }
 
-Result<Types> InferBlockwiseShiftScale(OpReader& in) {
-  NM_TRY_VAR(const ValueType* data, Data(in, "data"));
+namespace {
+
+// Scale and offset of a tensor of type `data`, which the parameter `param` holds.
+Result<const ValueType*> ReadBlockScale(OpReader& in, std::string_view param, const ValueType& data) {
   NM_TRY_VAR(const ValueType* scale, Data(in, "scale"));
-  const ElemType elem = data->elem;
+  const ElemType elem = data.elem;
   if (!IsFloat(elem) && !IsByte(elem) && elem != ElemType::kI4 && elem != ElemType::kU4) {
-    return in.Fail("data", fmt::format("wanted int4, uint4, int8, uint8 or a float, got {}", data->ToString()));
+    return in.Fail(param, fmt::format("wanted int4, uint4, int8, uint8 or a float, got {}", data.ToString()));
   }
   if (!IsFloat(scale->elem)) return in.Fail("scale", fmt::format("wanted fp16 or fp32, got {}", scale->ToString()));
-  if (scale->dims.size() != data->dims.size()) {
-    return in.Fail("scale", fmt::format("rank {}, wanted {}", scale->dims.size(), data->dims.size()));
+  if (scale->dims.size() != data.dims.size() || data.dims.empty()) {
+    return in.Fail("scale", fmt::format("rank {}, wanted {} and above 0", scale->dims.size(), data.dims.size()));
   }
-  for (size_t axis = 0; axis < data->dims.size(); ++axis) {
-    if (scale->dims[axis] == 0 || data->dims[axis] % scale->dims[axis] != 0) {
-      return in.Fail("scale", fmt::format("{} blocks along axis {} of {}", scale->dims[axis], axis, data->dims[axis]));
+  for (size_t axis = 0; axis < data.dims.size(); ++axis) {
+    if (scale->dims[axis] == 0 || data.dims[axis] % scale->dims[axis] != 0) {
+      return in.Fail("scale", fmt::format("{} blocks along axis {} of {}", scale->dims[axis], axis, data.dims[axis]));
     }
   }
   if (in.Has("offset")) {
@@ -174,7 +210,25 @@ Result<Types> InferBlockwiseShiftScale(OpReader& in) {
                                            scale->ToString(), offset->ToString()));
     }
   }
+  return scale;
+}
+
+}  // namespace
+
+Result<Types> InferBlockwiseShiftScale(OpReader& in) {
+  NM_TRY_VAR(const ValueType* data, Data(in, "data"));
+  NM_TRY_VAR(const ValueType* scale, ReadBlockScale(in, "data", *data));
   return Types{{scale->elem, data->dims}};
+}
+
+Result<Types> InferSparseBlockwiseShiftScale(OpReader& in) {
+  NM_TRY_VAR(const ValueType* mask, Mask(in, "data_mask"));
+  NM_TRY_VAR(const ValueType* data, Data(in, "nonzero_data"));
+  if (data->dims.size() != 1) {
+    return in.Fail("nonzero_data", fmt::format("wanted a vector, got {}", data->ToString()));
+  }
+  NM_TRY_VAR(const ValueType* scale, ReadBlockScale(in, "nonzero_data", {data->elem, mask->dims}));
+  return Types{*mask, {scale->elem, data->dims}};
 }
 
 }  // namespace npumoe

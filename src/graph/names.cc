@@ -32,4 +32,13 @@ std::string LegalName(std::string_view name) {
   return legal;
 }
 
+std::string ShownName(std::string_view name) {
+  constexpr size_t kMostShown = 60;
+  std::string shown(name.substr(0, kMostShown));
+  for (char& c : shown) {
+    if (c < 0x20 || c > 0x7e) c = '?';
+  }
+  return name.size() > kMostShown ? shown + "..." : shown;
+}
+
 }  // namespace npumoe

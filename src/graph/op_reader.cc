@@ -216,12 +216,7 @@ bool OpReader::IsConstant(std::string_view param) {
 
 Status OpReader::CheckCompileTime(std::string_view param) {
   NM_TRY_VAR(const Value* value, One(param));
-  if (value->is_constant()) return Ok{};
-  const ValueId id = op_.Find(param)->values[0];
-  for (const Op& op : function_.ops) {
-    if (std::find(op.outputs.begin(), op.outputs.end(), id) == op.outputs.end()) continue;
-    if (MilName(op.kind).starts_with("constexpr_")) return Ok{};
-  }
+  if (value->is_constant() || value->decoded) return Ok{};
   return Fail(param, fmt::format("must be a constant or decoded from one, got the run-time value '{}'", value->name));
 }
 

@@ -112,5 +112,7 @@ Status RunLutToDense(OpRun& run);
 Status RunSparseToDense(OpRun& run);
 Status RunConstexprCast(OpRun& run);
 Status RunBlockwiseShiftScale(OpRun& run);
+Status RunLutToSparse(OpRun& run);
+Status RunSparseBlockwiseShiftScale(OpRun& run);
 
 }  // namespace npumoe

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layout of constexpr_lut_to_dense, in its two forms: CoreML6 (packed bytes, one table) and CoreML8 (tables per block).
+// Layout of constexpr_lut_to_dense and constexpr_lut_to_sparse. The former has two forms: CoreML6 (packed bytes, one
+// table) and CoreML8 (tables per block).
 #pragma once
 
 #include "graph/array.h"
@@ -19,5 +20,7 @@ struct Palette {
   Dims dims() const;  // of the decoded tensor
 };
 Result<Palette> ReadPalette(OpReader& in);
+// Of constexpr_lut_to_sparse, which stores only the indices whose mask is 1; `indices` is the shape of the mask.
+Result<Palette> ReadSparsePalette(OpReader& in);
 
 }  // namespace npumoe

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "graph/reference.h"
 
+#include <algorithm>
 #include <deque>
 #include <limits>
+#include <memory>
+#include <set>
 
 #include "graph/op_run.h"
 #include "graph/validate.h"
@@ -29,7 +32,13 @@ constexpr Rule kRules[] = {
     {OpKind::kReduceMax, RunReduce},
     {OpKind::kReduceMin, RunReduce},
     {OpKind::kReduceSumSquare, RunReduce},
+    {OpKind::kReduceProd, RunReduce},
+    {OpKind::kReduceL1Norm, RunReduce},
+    {OpKind::kReduceL2Norm, RunReduce},
+    {OpKind::kReduceLogSum, RunReduce},
+    {OpKind::kReduceLogSumExp, RunReduce},
     {OpKind::kReduceArgmax, RunReduce},
+    {OpKind::kReduceArgmin, RunReduce},
     {OpKind::kLayerNorm, RunLayerNorm},
     {OpKind::kL2Norm, RunL2Norm},
     {OpKind::kReshape, RunCopy},
@@ -65,6 +74,8 @@ constexpr Rule kRules[] = {
     {OpKind::kConstexprSparseToDense, RunSparseToDense},
     {OpKind::kConstexprCast, RunConstexprCast},
     {OpKind::kConstexprBlockwiseShiftScale, RunBlockwiseShiftScale},
+    {OpKind::kConstexprLutToSparse, RunLutToSparse},
+    {OpKind::kConstexprSparseBlockwiseShiftScale, RunSparseBlockwiseShiftScale},
 };
 
 Status RunByFamily(OpRun& run) {
@@ -91,14 +102,82 @@ void RoundToType(Array& array, bool half) {
   for (int64_t& v : array.ints) v = WrapInt(array.type.elem, v);
 }
 
+// RunOp; the constants that it unpacks stand in `values` for as long as it runs.
+Result<std::vector<Array>> RunInPlace(const Graph& graph, const Function& function, const Op& op,
+                                      std::vector<const Array*>& values, bool fp16) {
+  std::deque<Array> constants;  // stable addresses
+  std::vector<ValueId> unpacked;
+  for (const Operand& operand : op.operands) {
+    for (const ValueId id : operand.values) {
+      if (values[id] != nullptr) continue;
+      NM_CHECK(function.values[id].is_constant());
+      constants.push_back(ArrayOf(graph.constants[function.values[id].constant]));
+      values[id] = &constants.back();
+      unpacked.push_back(id);
+    }
+  }
+  std::vector<Array> results;
+  for (const ValueId id : op.outputs) results.push_back(Zeros(function.values[id].type));
+  OpReader reader(graph, function, op);
+  OpRun run(reader, op, values, fp16, results);
+  const Status status = RunByFamily(run);
+  for (const ValueId id : unpacked) values[id] = nullptr;
+  if (!status.ok()) return status.error();
+  for (Array& result : results) RoundToType(result, fp16);
+  return results;
+}
+
+// For every value the index of the op that reads it last; outputs outlive all ops.
+std::vector<size_t> LastUses(const Function& function) {
+  std::vector<size_t> last(function.values.size(), 0);
+  for (size_t index = 0; index < function.ops.size(); ++index) {
+    for (const Operand& operand : function.ops[index].operands) {
+      for (const ValueId id : operand.values) last[id] = index;
+    }
+    for (const ValueId id : function.ops[index].outputs) last[id] = index;
+  }
+  for (const ValueId id : function.outputs) last[id] = function.ops.size();
+  return last;
+}
+
+uint64_t HostBytes(const ValueType& type) {
+  return uint64_t{type.elems()} * (IsFloat(type.elem) ? sizeof(float) : sizeof(int64_t));
+}
+
+// Values of `op` that no later op reads.
+template <typename Body>
+void ForDying(const Op& op, size_t index, const std::vector<size_t>& last, const Body& body) {
+  for (const Operand& operand : op.operands) {
+    for (const ValueId id : operand.values) {
+      if (last[id] == index) body(id);
+    }
+  }
+  for (const ValueId id : op.outputs) {
+    if (last[id] == index) body(id);
+  }
+}
+
 class Executor {
  public:
   Executor(const Graph& graph, const Function& function, bool half)
-      : graph_(graph), function_(function), half_(half), values_(function.values.size(), nullptr) {}
+      : graph_(graph),
+        function_(function),
+        half_(half),
+        arrays_(function.values.size()),
+        values_(function.values.size(), nullptr) {}
 
   Status Run(const std::vector<Array>& inputs) {
     for (size_t i = 0; i < inputs.size(); ++i) values_[function_.inputs[i]] = &inputs[i];
-    for (const Op& op : function_.ops) NM_TRY(RunNext(op));
+    const std::vector<size_t> last = LastUses(function_);
+    for (size_t index = 0; index < function_.ops.size(); ++index) {
+      const Op& op = function_.ops[index];
+      NM_TRY(RunNext(op));
+      ForDying(op, index, last, [&](ValueId id) {
+        if (arrays_[id] == nullptr) return;  // an input, a constant, or gone already
+        arrays_[id].reset();
+        values_[id] = nullptr;
+      });
+    }
     return Ok{};
   }
 
@@ -110,21 +189,20 @@ class Executor {
 
  private:
   Status RunNext(const Op& op) {
-    NM_TRY_VAR(std::vector<Array> results, RunOp(graph_, function_, op, values_, half_));
-    for (size_t i = 0; i < results.size(); ++i) Keep(op.outputs[i], std::move(results[i]));
+    NM_TRY_VAR(std::vector<Array> results, RunInPlace(graph_, function_, op, values_, half_));
+    for (size_t i = 0; i < results.size(); ++i) {
+      const ValueId id = op.outputs[i];
+      arrays_[id] = std::make_unique<Array>(std::move(results[i]));
+      values_[id] = arrays_[id].get();
+    }
     return Ok{};
-  }
-
-  void Keep(ValueId id, Array array) {
-    arrays_.push_back(std::move(array));
-    values_[id] = &arrays_.back();
   }
 
   const Graph& graph_;
   const Function& function_;
   const bool half_;
-  std::deque<Array> arrays_;          // stable addresses
-  std::vector<const Array*> values_;  // [values]
+  std::vector<std::unique_ptr<Array>> arrays_;  // [values], results that are still needed
+  std::vector<const Array*> values_;            // [values], inputs too
 };
 
 Status CheckInputs(const Function& function, const std::vector<Array>& inputs) {
@@ -148,22 +226,7 @@ Status CheckInputs(const Function& function, const std::vector<Array>& inputs) {
 
 Result<std::vector<Array>> RunOp(const Graph& graph, const Function& function, const Op& op,
                                  std::vector<const Array*> values, bool fp16) {
-  std::deque<Array> constants;  // stable addresses
-  for (const Operand& operand : op.operands) {
-    for (const ValueId id : operand.values) {
-      if (values[id] != nullptr) continue;
-      NM_CHECK(function.values[id].is_constant());
-      constants.push_back(ArrayOf(graph.constants[function.values[id].constant]));
-      values[id] = &constants.back();
-    }
-  }
-  std::vector<Array> results;
-  for (const ValueId id : op.outputs) results.push_back(Zeros(function.values[id].type));
-  OpReader reader(graph, function, op);
-  OpRun run(reader, op, values, fp16, results);
-  NM_TRY(RunByFamily(run));
-  for (Array& result : results) RoundToType(result, fp16);
-  return results;
+  return RunInPlace(graph, function, op, values, fp16);
 }
 
 std::vector<const Array*> OpRun::List(std::string_view param) const {
@@ -192,6 +255,34 @@ int64_t Saturate(ElemType elem, double value) {
   if (value >= static_cast<double>(high)) return high;
   if (value <= static_cast<double>(low)) return low;
   return static_cast<int64_t>(value);
+}
+
+uint64_t ReferencePeakBytes(const Function& function) {
+  const std::vector<size_t> last = LastUses(function);
+  uint64_t held = 0, peak = 0;
+  std::vector<bool> is_input(function.values.size());
+  for (const ValueId id : function.inputs) {
+    is_input[id] = true;
+    held += HostBytes(function.values[id].type);
+  }
+  for (size_t index = 0; index < function.ops.size(); ++index) {
+    const Op& op = function.ops[index];
+    uint64_t constants = 0;  // unpacked for the time of one op
+    for (const Operand& operand : op.operands) {
+      for (const ValueId id : operand.values) {
+        if (function.values[id].is_constant()) constants += HostBytes(function.values[id].type);
+      }
+    }
+    for (const ValueId id : op.outputs) held += HostBytes(function.values[id].type);
+    peak = std::max(peak, held + constants);
+    std::set<ValueId> dead;
+    ForDying(op, index, last, [&](ValueId id) {
+      const bool owned = !function.values[id].is_constant() && !is_input[id];
+      if (owned && dead.insert(id).second) held -= HostBytes(function.values[id].type);
+    });
+  }
+  for (const ValueId id : function.outputs) held += HostBytes(function.values[id].type);  // copied out
+  return std::max(peak, held);
 }
 
 Result<std::vector<Array>> RunReference(const Graph& graph, const Function& function, const std::vector<Array>& inputs,

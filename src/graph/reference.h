@@ -27,6 +27,9 @@ enum class Rounding {
 Result<std::vector<Array>> RunReference(const Graph& graph, const Function& function, const std::vector<Array>& inputs,
                                         Rounding rounding);
 
+// The most bytes that RunReference holds at once for a function of a valid graph, inputs and outputs included.
+uint64_t ReferencePeakBytes(const Function& function);
+
 // The data of a constant as an Array (sub-byte types unpacked).
 Array ArrayOf(const Constant& constant);
 

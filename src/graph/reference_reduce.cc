@@ -40,12 +40,15 @@ void ForGroups(const Dims& x, const std::vector<size_t>& axes, const Body& body)
   });
 }
 
+// Sums and products of whole numbers wrap; only its low 32 bits are kept.
 int64_t ReduceInts(OpKind kind, const Array& x, const std::vector<size_t>& offsets) {
-  uint64_t sum = 0;  // wraps; only its low 32 bits are kept
+  uint64_t sum = 0, product = 1;
   int64_t total = 0, low = x.ints[offsets[0]], high = low;
   for (const size_t at : offsets) {
     const int64_t v = x.ints[at];
-    sum += kind == OpKind::kReduceSumSquare ? static_cast<uint64_t>(v * v) : static_cast<uint64_t>(v);
+    const bool squares = kind == OpKind::kReduceSumSquare;
+    sum += static_cast<uint64_t>(squares ? v * v : kind == OpKind::kReduceL1Norm ? std::abs(v) : v);
+    product *= static_cast<uint64_t>(v);
     total += v;
     low = std::min(low, v);
     high = std::max(high, v);
@@ -53,28 +56,58 @@ int64_t ReduceInts(OpKind kind, const Array& x, const std::vector<size_t>& offse
   if (kind == OpKind::kReduceMax) return high;
   if (kind == OpKind::kReduceMin) return low;
   if (kind == OpKind::kReduceMean) return total / static_cast<int64_t>(offsets.size());
-  return static_cast<int64_t>(sum);
+  return static_cast<int64_t>(kind == OpKind::kReduceProd ? product : sum);
+}
+
+// log(sum(exp(x))) without leaving the range of double.
+double LogSumExp(const Array& x, const std::vector<size_t>& offsets, double top) {
+  if (std::isinf(top)) return top;
+  double sum = 0;
+  for (const size_t at : offsets) sum += std::exp(NumberAt(x, at) - top);
+  return std::log(sum) + top;
 }
 
 double ReduceFloats(OpKind kind, const Array& x, const std::vector<size_t>& offsets) {
-  double sum = 0, low = static_cast<double>(x.floats[offsets[0]]), high = low;
+  const bool squares = kind == OpKind::kReduceSumSquare || kind == OpKind::kReduceL2Norm;
+  double sum = 0, product = 1, low = NumberAt(x, offsets[0]), high = low;
   for (const size_t at : offsets) {
-    const auto v = static_cast<double>(x.floats[at]);
-    sum += kind == OpKind::kReduceSumSquare ? v * v : v;
+    const double v = NumberAt(x, at);
+    sum += squares ? v * v : kind == OpKind::kReduceL1Norm ? std::fabs(v) : v;
+    product *= v;
     low = std::min(low, v);
     high = std::max(high, v);
   }
-  if (kind == OpKind::kReduceMax) return high;
-  if (kind == OpKind::kReduceMin) return low;
-  if (kind == OpKind::kReduceMean) return sum / static_cast<double>(offsets.size());
-  return sum;
+  switch (kind) {
+    case OpKind::kReduceMax:
+      return high;
+    case OpKind::kReduceMin:
+      return low;
+    case OpKind::kReduceMean:
+      return sum / static_cast<double>(offsets.size());
+    case OpKind::kReduceProd:
+      return product;
+    case OpKind::kReduceL2Norm:
+      return std::sqrt(sum);
+    case OpKind::kReduceLogSum:
+      return std::log(sum);
+    case OpKind::kReduceLogSumExp:
+      return LogSumExp(x, offsets, high);
+    default:
+      return sum;
+  }
 }
 
-// The first of equal largest elements.
-size_t Argmax(const Array& x, const std::vector<size_t>& offsets) {
+// Square roots and logarithms of whole numbers are computed as those of floats and cut.
+bool NeedsFloats(OpKind kind) {
+  return kind == OpKind::kReduceL2Norm || kind == OpKind::kReduceLogSum || kind == OpKind::kReduceLogSumExp;
+}
+
+// The first of equal largest (or smallest) elements.
+size_t ArgBest(OpKind kind, const Array& x, const std::vector<size_t>& offsets) {
   size_t best = 0;
   for (size_t i = 1; i < offsets.size(); ++i) {
-    if (NumberAt(x, offsets[i]) > NumberAt(x, offsets[best])) best = i;
+    const double v = NumberAt(x, offsets[i]), held = NumberAt(x, offsets[best]);
+    if (kind == OpKind::kReduceArgmax ? v > held : v < held) best = i;
   }
   return best;
 }
@@ -85,14 +118,17 @@ Status RunReduce(OpRun& run) {
   const Array& x = run.Get("x");
   const size_t rank = x.type.dims.size();
   Array& out = run.out();
-  if (run.kind() == OpKind::kReduceArgmax) {
-    ForGroups(x.type.dims, {run.in.Axis("axis", rank).value()},
-              [&](size_t group, const auto& offsets) { out.ints[group] = static_cast<int64_t>(Argmax(x, offsets)); });
+  if (run.kind() == OpKind::kReduceArgmax || run.kind() == OpKind::kReduceArgmin) {
+    ForGroups(x.type.dims, {run.in.Axis("axis", rank).value()}, [&](size_t group, const auto& offsets) {
+      out.ints[group] = static_cast<int64_t>(ArgBest(run.kind(), x, offsets));
+    });
     return Ok{};
   }
   ForGroups(x.type.dims, run.in.Axes("axes", rank).value(), [&](size_t group, const auto& offsets) {
     if (IsFloat(x.type.elem)) {
       out.floats[group] = static_cast<float>(ReduceFloats(run.kind(), x, offsets));
+    } else if (NeedsFloats(run.kind())) {
+      out.ints[group] = Saturate(out.type.elem, ReduceFloats(run.kind(), x, offsets));
     } else {
       out.ints[group] = ReduceInts(run.kind(), x, offsets);
     }

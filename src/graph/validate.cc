@@ -53,6 +53,7 @@ class FunctionChecker {
       if (!IsLegalName(value.name)) return Fail(fmt::format("value {}: '{}' is not a legal name", id, value.name));
       if (!names.insert(value.name).second) return Fail(fmt::format("two values are named '{}'", value.name));
       if (value.is_constant()) {
+        if (value.decoded) return Fail(fmt::format("constant '{}' is marked as decoded", value.name));
         NM_TRY(CheckConstantValue(value));
         defined_[id] = true;
       } else {
@@ -82,6 +83,7 @@ class FunctionChecker {
       const Value& value = function_.values[id];
       if (value.is_constant()) return Fail(fmt::format("input '{}' is a constant", value.name));
       if (defined_[id]) return Fail(fmt::format("input '{}' is listed twice", value.name));
+      if (value.decoded) return Fail(fmt::format("input '{}' is marked as decoded", value.name));
       if (value.type.elem == ElemType::kString || BitsOf(value.type.elem) < 8) {
         return Fail(fmt::format("input '{}' has type {}", value.name, value.type.ToString()));
       }
@@ -116,6 +118,9 @@ class FunctionChecker {
     if (!Exists(id)) return OpFail(op, index, fmt::format("result value {} does not exist", id));
     const Value& value = function_.values[id];
     if (defined_[id]) return OpFail(op, index, fmt::format("defines '{}' a second time", value.name));
+    if (value.decoded != IsConstexpr(op.kind)) {
+      return OpFail(op, index, fmt::format("result '{}': its mark as decoded is wrong", value.name));
+    }
     if (value.type != inferred) {
       return OpFail(
           op, index,
