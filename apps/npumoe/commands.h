@@ -8,6 +8,7 @@
 namespace npumoe {
 
 int RunInfo(const std::vector<std::string>& args);
+int RunExec(const std::vector<std::string>& args);
 int RunRun(const std::vector<std::string>& args);
 int RunChat(const std::vector<std::string>& args);
 int RunEval(const std::vector<std::string>& args);

@@ -9,8 +9,10 @@
 #include "apps/npumoe/commands.h"
 #include "apps/npumoe/console.h"
 #include "apps/npumoe/flags.h"
+#include "apps/npumoe/package_info.h"
 #include "apps/npumoe/text.h"
 #include "npumoe/engine.h"
+#include "npumoe/mlpackage.h"
 
 namespace npumoe {
 namespace {
@@ -131,14 +133,32 @@ Json ToJson(const ModelInfo& info, bool with_tensors) {
   return json;
 }
 
+// One description, whatever kind of file it is of.
+struct Description {
+  std::string text;
+  Json json;
+  std::vector<std::string> warnings;
+};
+
+Result<Description> DescribeAny(const std::string& path, const EngineOptions& options, bool with_tensors) {
+  if (LooksLikePackage(path)) {
+    const auto package = DescribePackage(path);
+    if (!package) return package.error();
+    return Description{DescribeForPeople(*package), DescribeAsJson(*package), package->warnings};
+  }
+  const auto info = DescribeModel(path, options);
+  if (!info) return info.error();
+  return Description{Describe(*info, with_tensors), ToJson(*info, with_tensors), info->warnings};
+}
+
 }  // namespace
 
 int RunInfo(const std::vector<std::string>& args) {
-  CLI::App app("Shows what is in model files.", "info");
+  CLI::App app("Shows what is in model files and Core ML packages.", "info");
   std::vector<std::string> paths;
   EngineOptions options;
   bool with_tensors = false, as_json = false;
-  app.add_option("-m,--model,model", paths, "GGUF files or Hugging Face folders")->required();
+  app.add_option("-m,--model,model", paths, "GGUF files, Hugging Face folders, .mlpackage folders")->required();
   app.add_flag("--tensors", with_tensors, "list every tensor");
   app.add_flag("--json", as_json, "JSON: an object, or an array when several models are named");
   app.add_option("--tokenizer-pre", options.tokenizer_pre, "split rules where the file's name for them is unknown");
@@ -149,7 +169,7 @@ int RunInfo(const std::vector<std::string>& args) {
   Json list = Json::array();
   std::string separator;
   for (const std::string& path : paths) {
-    const auto info = DescribeModel(path, options);
+    const auto info = DescribeAny(path, options, with_tensors);
     if (!info) {
       failed = true;
       Note(info.error().message);
@@ -157,10 +177,10 @@ int RunInfo(const std::vector<std::string>& args) {
       continue;
     }
     if (as_json) {
-      list.push_back(ToJson(*info, with_tensors));
+      list.push_back(info->json);
       continue;
     }
-    const Status written = WriteOut(separator + Describe(*info, with_tensors));
+    const Status written = WriteOut(separator + info->text);
     if (!written) return FailWith(written.error());
     separator = "\n";
     for (const std::string& warning : info->warnings) Note(fmt::format("warning: {}: {}", path, warning));

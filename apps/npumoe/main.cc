@@ -26,6 +26,7 @@ constexpr Command kCommands[] = {
     {"run", RunRun, "continue a prompt and print the text as it comes"},
     {"chat", RunChat, "talk with a model"},
     {"info", RunInfo, "show what is in model files"},
+    {"exec", RunExec, "run a Core ML package on .npy files"},
     {"eval", RunEval, "perplexity of a text, and what an NPU changes"},
     {"calibrate", RunCalibrate, "read texts and keep how the model routes them"},
     {"plot", RunPlot, "draw what calibrate gathered"},

@@ -42,8 +42,6 @@ double Flops(const Function& function, const Op& op) {
   }
 }
 
-bool IsConstexpr(OpKind kind) { return MilName(kind).starts_with("constexpr_"); }
-
 double DenseF16Bytes(const ValueType& type) { return 2.0 * static_cast<double>(type.elems()); }
 
 }  // namespace

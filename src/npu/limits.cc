@@ -24,6 +24,7 @@ constexpr std::array kElsewhere{
     OpKind::kBandPart,
     OpKind::kFill,
     OpKind::kReduceArgmax,
+    OpKind::kReduceArgmin,
     OpKind::kLogicalAnd,
     OpKind::kLogicalOr,
     OpKind::kLogicalXor,
@@ -32,6 +33,7 @@ constexpr std::array kElsewhere{
     OpKind::kEinsum,
     OpKind::kConstexprCast,
     OpKind::kConstexprBlockwiseShiftScale,  // blockwise scales send the convolution to the GPU
+    OpKind::kConstexprSparseBlockwiseShiftScale,
 };
 
 class Checker {

@@ -89,12 +89,11 @@ TEST(ApplePackages, SurviveBeingWrittenAndReadAgain) {
     const auto package = ReadPackage(path.string());
     ASSERT_TRUE(package.ok()) << package.error().message;
     const fs::path copy = fs::path(testing::TempDir()) / path.filename();
-    const auto written = WritePackage(package->graph, copy.string(), {package->metadata.default_function == "main" ? "" : package->metadata.default_function, {}});
+    const auto written = WritePackage(package->graph, copy.string(), {package->metadata.default_function, {}});
     ASSERT_TRUE(written.ok()) << written.error().message;
     const auto again = ReadPackage(copy.string());
     ASSERT_TRUE(again.ok()) << again.error().message;
     EXPECT_EQ(HashGraph(again->graph), HashGraph(package->graph));
-    EXPECT_EQ(DumpGraph(again->graph), DumpGraph(package->graph));
     EXPECT_EQ(again->metadata.default_function, package->metadata.default_function);
     EXPECT_LE(again->metadata.specification_version, package->metadata.specification_version);
   }
