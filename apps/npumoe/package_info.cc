@@ -37,7 +37,7 @@ std::string Function(const PackageFunctionInfo& function, bool is_default) {
   for (const auto& [name, n] : function.ops) {
     ops += fmt::format("{}{} {}", ops.empty() ? "" : ", ", n, OneLine(name));
   }
-  return text + fmt::format("  {:<16} {}{}\n", "ops", function.n_ops, ops.empty() ? "" : ": " + ops);
+  return text + fmt::format("  {:<16} {}{}\n", "ops", function.n_ops, fmt::format("{}{}", ops.empty() ? "" : ": ", ops));
 }
 
 Json TensorsJson(const std::vector<PackageTensor>& tensors) {
@@ -60,8 +60,12 @@ std::string DescribeForPeople(const PackageInfo& info) {
       Line("opset", info.opset) +
       Line("functions", fmt::format("{}{}", info.functions.size(), info.multi_function ? ", chosen by name" : "")) +
       Line("model file", Bytes(info.model_bytes)) + Line("weight files", Bytes(info.weight_file_bytes));
-  for (const auto& [key, value] : info.metadata) text += Line(OneLine(key), value);
   bool first = true;
+  for (const auto& [key, value] : info.metadata) {
+    text += Line(first ? "metadata" : "", fmt::format("{}: {}", key, value));
+    first = false;
+  }
+  first = true;
   for (const PackageWeights& weights : info.weights) {
     text += Line(first ? "weights" : "",
                  fmt::format("{:>6} {:<8} {:>12}", weights.n_tensors, weights.type, FormatBytes(weights.size_bytes)));

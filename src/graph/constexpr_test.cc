@@ -188,6 +188,78 @@ TEST(BlockwiseShiftScale, BlocksAlongTheInnerAxis) {
       "graph: function 'main', op 0 (constexpr_blockwise_shift_scale), parameter 'scale': 3 blocks along axis 1 of 4");
 }
 
+// Apple's example in the documentation of the op: 4 x 6 places, 9 of them stored.
+TEST(LutToSparse, ScalarEntries) {
+  OneOp t;
+  // 110000 110001 011010 000100, least significant bit first.
+  const ValueId mask = t.Const({ElemType::kU1, {4, 6}}, Raw({0xc3, 0x68, 0x21}));
+  const ValueId data = t.Const({ElemType::kU1, {9}}, Raw({0x36, 0x01}));  // 0 1 1 0 1 1 0 0 1
+  const auto results =
+      t.Run(OpKind::kConstexprLutToSparse,
+            {{"indices_mask", {mask}}, {"indices_nonzero_data", {data}}, {"lut", {t.Const16({1, 1, 2, 1}, {2, 3})}}});
+  ASSERT_EQ(results.f16.size(), 2u);
+  EXPECT_EQ(results.f16[0].type, (ValueType{ElemType::kU1, {4, 6}}));
+  EXPECT_EQ(results.f16[0].ints, (std::vector<int64_t>{1, 1, 0, 0, 0, 0, 1, 1, 0, 0, 0, 1,  //
+                                                       0, 1, 1, 0, 1, 0, 0, 0, 0, 1, 0, 0}));
+  EXPECT_EQ(results.f16[1].type, (ValueType{ElemType::kF16, {9}}));
+  EXPECT_EQ(results.f16[1].floats, (std::vector<float>{2, 3, 3, 2, 3, 3, 2, 2, 3}));
+}
+
+TEST(LutToSparse, VectorEntriesWidenTheMask) {
+  OneOp t;
+  // Places (1 0 / 1 1) hold 0 1 0; entries (5, 6) and (7, 8) along axis 0.
+  const ValueId mask = t.Const({ElemType::kU1, {2, 2}}, Raw({0x0d}));
+  const ValueId data = t.Const({ElemType::kU1, {3}}, Raw({0x02}));
+  const auto results = t.Run(OpKind::kConstexprLutToSparse, {{"indices_mask", {mask}},
+                                                             {"indices_nonzero_data", {data}},
+                                                             {"lut", {t.Const16({1, 1, 2, 2}, {5, 6, 7, 8})}},
+                                                             {"vector_axis", {t.b.Int(0)}}});
+  ASSERT_EQ(results.f16.size(), 2u);
+  EXPECT_EQ(results.f16[0].type.dims, (std::vector<size_t>{4, 2}));
+  EXPECT_EQ(results.f16[0].ints, (std::vector<int64_t>{1, 0, 1, 0, 1, 1, 1, 1}));
+  EXPECT_EQ(results.f16[1].floats, (std::vector<float>{5, 6, 7, 5, 8, 6}));
+}
+
+// Apple's example: scales and offsets per column.
+TEST(SparseBlockwiseShiftScale, ShiftsAndScalesWhatIsStored) {
+  OneOp t;
+  const ValueId mask = t.Const({ElemType::kU1, {4, 4}}, Raw({0x73, 0x3c}));  // 1100 1110 0011 1100
+  const ValueId data = t.Const({ElemType::kI8, {9}}, Raw({10, 11, 3, 4, 5, 6, 7, 8, 9}));
+  const ValueId offset = t.Const({ElemType::kI8, {1, 4}}, Raw({1, 2, 3, 4}));
+  const auto results =
+      t.Run(OpKind::kConstexprSparseBlockwiseShiftScale, {{"data_mask", {mask}},
+                                                          {"nonzero_data", {data}},
+                                                          {"scale", {t.Const16({1, 4}, {0.5f, 2, 4, 8})}},
+                                                          {"offset", {offset}}});
+  ASSERT_EQ(results.f16.size(), 2u);
+  EXPECT_EQ(results.f16[0].type, (ValueType{ElemType::kU1, {4, 4}}));
+  EXPECT_EQ(results.f16[0].ints, (std::vector<int64_t>{1, 1, 0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 1, 1, 0, 0}));
+  EXPECT_EQ(results.f16[1].floats, (std::vector<float>{4.5f, 18, 1, 4, 8, 12, 24, 3.5f, 14}));
+}
+
+TEST(SparseOps, ChainIntoADenseTensor) {
+  OneOp t;
+  const ValueId mask = t.Const({ElemType::kU1, {2, 2}}, Raw({0x06}));  // 0 1 / 1 0
+  const ValueId data = t.Const({ElemType::kU1, {2}}, Raw({0x02}));     // 0 1
+  const auto sparse = t.b.Add(
+      OpKind::kConstexprLutToSparse,
+      {{"indices_mask", {mask}}, {"indices_nonzero_data", {data}}, {"lut", {t.Const16({1, 1, 2, 1}, {-1, 7})}}});
+  ExpectFloats(t.Run(OpKind::kConstexprSparseToDense, {{"nonzero_data", {sparse[1]}}, {"mask", {sparse[0]}}}), {2, 2},
+               {0, -1, 7, 0});
+}
+
+TEST(SparseOps, RefuseAMaskThatDoesNotFit) {
+  OneOp t;
+  const ValueId mask = t.Const({ElemType::kU1, {2, 2}}, Raw({0x07}));
+  const ValueId data = t.Const({ElemType::kU1, {2}}, Raw({0x02}));
+  EXPECT_EQ(
+      t.Error(
+          OpKind::kConstexprLutToSparse,
+          {{"indices_mask", {mask}}, {"indices_nonzero_data", {data}}, {"lut", {t.Const16({1, 1, 2, 1}, {-1, 7})}}}),
+      "graph: function 'main', op 0 (constexpr_lut_to_sparse), parameter 'indices_nonzero_data': has 2 values, the "
+      "mask has 3 ones");
+}
+
 TEST(Constexpr, ResultsMayBeWeightsAndFeedOtherDecodingOps) {
   OneOp t;
   // Palette of int8 values, then shifted and scaled, then the weight of a linear.

@@ -232,7 +232,7 @@ TEST(DumpGraph, IsStable) {
 
 TEST(HashGraph, IsStableAndSeesEveryPart) {
   const std::string hash = HashGraph(TwoRows());
-  EXPECT_EQ(hash, "24300a5914d8b037f634c3ba9a826761");
+  EXPECT_EQ(hash, "f49b2cbad3a1cc6cc71806259c65ada9");
   EXPECT_EQ(HashGraph(TwoRows()), hash);
   const std::function<void(Graph&)> changes[] = {
       [](Graph& g) { g.constants[0].data[0] ^= std::byte{1}; },
@@ -254,6 +254,33 @@ TEST(HashGraph, IsStableAndSeesEveryPart) {
     change(graph);
     EXPECT_TRUE(seen.insert(HashGraph(graph)).second);
   }
+}
+
+// Numbers of values and constants, names of constants and what nobody uses are bookkeeping.
+TEST(HashGraph, SeesWhatAGraphSaysAndNotHowItIsNumbered) {
+  const std::string hash = HashGraph(TwoRows());
+  Graph graph = TwoRows();
+  graph.constants.push_back(graph.constants[0]);  // a second copy of the weight, used by the second function
+  for (Value& value : graph.functions[1].values) {
+    if (value.constant == 0) value.constant = static_cast<uint32_t>(graph.constants.size() - 1);
+    if (value.is_constant()) value.name += "_renamed";
+  }
+  Function& f = graph.functions[0];
+  f.values.push_back({"unused", graph.constants[0].type, 0});
+  // Value 0 and the last one change places.
+  const auto last = static_cast<ValueId>(f.values.size() - 1);
+  std::swap(f.values[0], f.values[last]);
+  const auto renumber = [&](std::vector<ValueId>& ids) {
+    for (ValueId& id : ids) id = id == 0 ? last : id == last ? 0 : id;
+  };
+  renumber(f.inputs);
+  renumber(f.outputs);
+  for (Op& op : f.ops) {
+    renumber(op.outputs);
+    for (Operand& operand : op.operands) renumber(operand.values);
+  }
+  ASSERT_TRUE(ValidateGraph(graph).ok());
+  EXPECT_EQ(HashGraph(graph), hash);
 }
 
 TEST(RunReference, RunsAChainTheSameEveryTime) {

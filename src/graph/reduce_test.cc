@@ -170,5 +170,41 @@ TEST(Cumsum, FourVariants) {
              {2, 2}, {2147483647, 1, -2147483648, 2});
 }
 
+TEST(Reduce, ProductsNormsAndLogarithms) {
+  const struct {
+    OpKind kind;
+    std::vector<float> wanted;  // of (1 -2 4 / 0.5 8 1) by row
+  } cases[] = {
+      {OpKind::kReduceProd, {-8, 4}},
+      {OpKind::kReduceL1Norm, {7, 9.5f}},
+      {OpKind::kReduceL2Norm, {4.5825757f, 8.0777472f}},     // sqrt(21), sqrt(65.25)
+      {OpKind::kReduceLogSum, {1.0986123f, 2.2512918f}},     // log(3), log(9.5)
+      {OpKind::kReduceLogSumExp, {4.0509458f, 8.0014640f}},  // log(e + e^-2 + e^4), log(e^0.5 + e^8 + e)
+  };
+  for (const auto& c : cases) {
+    OneOp t;
+    const ValueId x = t.F32({2, 3}, {1, -2, 4, 0.5f, 8, 1});
+    const auto results = t.Run(c.kind, {{"x", {x}}, {"axes", {t.Vec({-1})}}, {"keep_dims", {t.b.Bool(false)}}});
+    ASSERT_EQ(results.f32.size(), 1u);
+    for (size_t i = 0; i < 2; ++i) EXPECT_FLOAT_EQ(results.f32[0].floats[i], c.wanted[i]) << MilName(c.kind);
+  }
+  OneOp ints;
+  const ValueId x = ints.I32({3}, {-3, 5, -7});
+  ExpectInts(ints.Run(OpKind::kReduceProd, {{"x", {x}}, {"axes", {ints.Vec({0})}}, {"keep_dims", {ints.b.Bool(true)}}}),
+             {1}, {105});
+  OneOp norm;
+  const ValueId y = norm.I32({3}, {-3, 5, -7});
+  ExpectInts(
+      norm.Run(OpKind::kReduceL1Norm, {{"x", {y}}, {"axes", {norm.Vec({0})}}, {"keep_dims", {norm.b.Bool(true)}}}), {1},
+      {15});
+}
+
+TEST(Reduce, ArgminTakesTheFirst) {
+  OneOp t;
+  const ValueId x = t.F16({2, 3}, {4, 1, 1, -1, 0, -1});
+  ExpectInts(t.Run(OpKind::kReduceArgmin, {{"x", {x}}, {"axis", {t.b.Int(1)}}, {"keep_dims", {t.b.Bool(false)}}}), {2},
+             {1, 0});
+}
+
 }  // namespace
 }  // namespace npumoe
