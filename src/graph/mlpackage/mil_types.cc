@@ -124,6 +124,7 @@ std::string_view MilElemName(int data_type) {
 }
 
 void SetType(const ValueType& type, mil::ValueType& out) {
+  out.Clear();
   mil::TensorType& tensor = *out.mutable_tensor();
   tensor.set_data_type(MilElemOf(type.elem));
   tensor.set_rank(static_cast<int64_t>(type.dims.size()));

@@ -12,18 +12,12 @@
 #include "graph/mlpackage/blob_file.h"
 #include "graph/mlpackage/mil_types.h"
 #include "graph/mlpackage/mlpackage.h"
+#include "graph/mlpackage/package_test.h"
 
 namespace npumoe {
 namespace {
 
 namespace fs = std::filesystem;
-
-mil::Model LoadModel(const fs::path& package) {
-  mil::Model model;
-  const auto bytes = ReadFile((package / "Data/com.apple.CoreML/model.mlmodel").string());
-  EXPECT_TRUE(bytes.ok() && model.ParseFromString(*bytes)) << package;
-  return model;
-}
 
 // Everything that carries no meaning made equal: order of map entries and of const ops, where a blob stands in its
 // file, notes about who wrote the package, and the version, which is the lowest possible in ours.
@@ -114,7 +108,7 @@ TEST(WrittenPackages, SayFieldByFieldWhatApplesToolsSay) {
     if (package->metadata.multi_function) options.default_function = package->metadata.default_function;
     const auto written = WritePackage(package->graph, copy.string(), options);
     ASSERT_TRUE(written.ok()) << written.error().message;
-    const mil::Model theirs = LoadModel(entry.path()), ours = LoadModel(copy);
+    const mil::Model theirs = LoadModel(entry.path().string()), ours = LoadModel(copy.string());
     EXPECT_TRUE(Normalizer(copy).Run(ours) == Normalizer(entry.path()).Run(theirs));
     ++compared;
   }
