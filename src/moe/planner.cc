@@ -28,6 +28,7 @@ constexpr std::array kLoadPrices{0.0, 0.1, 0.25, 0.5, 1.0, 4.0, 16.0, 64.0};
 constexpr size_t kSwitchWork = 2'000'000;
 // Experts times load prices up to which every price's plan is polished before layers switch, and not only the chosen.
 constexpr size_t kPolishAllWork = 1024;
+constexpr uint32_t kShortBatchParts[] = {2, 4, 8};
 constexpr double kLeastGain = 1 - 1e-9;  // a smaller gain could be rounding and loop for ever
 
 uint32_t RoundUpTo(uint32_t n, uint64_t multiple) {
@@ -76,6 +77,7 @@ class Planner {
   std::string ScaleOrDanger(uint32_t layer, float& scale) const;
   void PlanExperts();
   void ScaleExperts();
+  void ServeShortBatches();
   std::vector<LayerOption> PlaceLayer(uint32_t layer, std::span<const double> load_prices, bool polish) const;
   bool IsSearched(uint32_t layer) const;
   void AllOnCpu(LayerOption& option) const;
@@ -472,6 +474,24 @@ void Planner::ScaleExperts() {
   }
 }
 
+// Functions of one program share its weights, so that capacities for batches that are a half, a quarter or an eighth
+// full cost nothing but their compilation. The searched menu knows full batches only.
+void Planner::ServeShortBatches() {
+  for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
+    if (!IsSearched(layer)) continue;
+    LayerPlan& p = plan().layers[layer];
+    for (ExpertGroup& group : p.groups) {
+      const uint32_t typical = group.capacities[(group.capacities.size() - 1) / 2];
+      for (const uint32_t part : kShortBatchParts) {
+        const uint32_t capacity = RoundUpTo(std::max(typical / part, 1u), spec_.last_axis_multiple);
+        if (capacity < group.capacities[0]) group.capacities.insert(group.capacities.begin(), capacity);
+      }
+    }
+    costs_[layer] = LayerCoster(config_, plan_histograms_[layer], spec_, plan().expert_weights, true).Of(p);
+  }
+  total_ = Sum();
+}
+
 void Planner::PlanExperts() {
   ScaleExperts();
   costs_.assign(config_.n_layers, {});
@@ -491,6 +511,7 @@ void Planner::PlanExperts() {
   } else if (!PolishLayers() && may_spread) {
     SpreadLoads();
   }
+  if (plan().per_run_capacity) ServeShortBatches();
   plan().expected_seconds = total_.seconds;
   plan().expected_joules = total_.joules;
   out_.n_programs = total_.n_programs;
