@@ -533,9 +533,9 @@ void Planner::ExplainLayer(uint32_t layer, const LayerCost& cost) {
   }
   size_t unseen = 0;
   for (const uint64_t tokens : stats_.layers[layer].tokens) unseen += tokens == 0;
-  Say("layer {}: {} groups on the NPU ({} experts at rows), {} experts on the CPU; expected {:.3f} ms NPU, {:.3f} ms "
+  Say("layer {}: {} groups on the NPU (experts at rows: {}), {} experts on the CPU; expected {:.3f} ms NPU, {:.3f} ms "
       "CPU, {:.3g} mJ, {:.1f} rows overflow, {:.0f} padded (simulated, {}){}",
-      layer, p.groups.size(), groups.empty() ? "no" : groups, p.cpu_experts.size(), cost.npu_seconds * 1e3,
+      layer, p.groups.size(), groups.empty() ? "none" : groups, p.cpu_experts.size(), cost.npu_seconds * 1e3,
       cost.cpu_seconds * 1e3, cost.joules * 1e3, cost.expected_overflow_rows, cost.padded_rows, spec_.name,
       unseen > 0 ? fmt::format("; {} experts never seen keep a place", unseen) : std::string());
 }
