@@ -24,7 +24,7 @@ std::string ReadText(const std::string& name) {
 struct Case {
   std::string placement;
   uint32_t chunk = 256, moe_batch = 1024;
-  std::string mode = "exact";
+  std::string mode = "exact", objective = "time";
 };
 
 Result<EvalReport> Compare(const Case& c) {
@@ -38,6 +38,7 @@ Result<EvalReport> Compare(const Case& c) {
   options.npu.plan.chunk_tokens = c.chunk;
   options.npu.plan.moe_batch_tokens = c.moe_batch;
   options.npu.mode = c.mode;
+  options.npu.plan.objective = c.objective;
   auto engine = Engine::Open(kFolder + "demo-moe.gguf", options);
   if (!engine.ok()) return engine.error();
   return Evaluate(*engine, &exact, ReadText("heldout/prose.txt"), {kTokens, 512}, {});
@@ -63,11 +64,12 @@ TEST_P(NpuDemo, ExactIsTheCpusUpToFp16) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Plans, NpuDemo,
-                         testing::Values(Case{"ours", 128, 512}, Case{"base", 64}, Case{"naive", 128},
-                                         Case{"tiers", 128}, Case{"tiers+groups", 256}, Case{"all", 128},
-                                         Case{"anemll", 96}),
+                         testing::Values(Case{"ours", 128, 512}, Case{"ours", 256, 512, "exact", "energy"},
+                                         Case{"base", 64}, Case{"naive", 128}, Case{"tiers", 128},
+                                         Case{"tiers+groups", 256}, Case{"all", 128}, Case{"anemll", 96}),
                          [](const auto& param) {
                            std::string name = param.param.placement;
+                           if (param.param.objective != "time") name += "_" + param.param.objective;
                            for (char& c : name) c = c == '+' ? '_' : c;
                            return name;
                          });

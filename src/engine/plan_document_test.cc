@@ -183,7 +183,9 @@ TEST_F(PlanDocumentTest, IsWhatTheCommandLineShows) {
 TEST_F(PlanDocumentTest, DenseModelsHaveAPlan) {
   const Model model = MakeModel("tiny-llama", 3);
   ASSERT_EQ(model.config().n_experts, 0u);
-  const auto document = MakePlanDocument(path_, "", "", {});
+  PlanOptions options;
+  options.placement = "anemll";  // attention on the NPU
+  const auto document = MakePlanDocument(path_, "", "", options);
   ASSERT_TRUE(document.ok()) << document.error().message;
   EXPECT_EQ(document->n_npu_experts + document->n_cpu_experts, 0u);
   EXPECT_EQ(document->n_programs, model.config().n_layers);

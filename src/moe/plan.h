@@ -22,7 +22,7 @@ enum class WeightFormat { kFp16, kInt8, kLut8, kLut6, kLut4 };
 
 // Whole plans: ours, the paper's baselines, and the steps of its ablation.
 enum class Placement {
-  kOurs,         // capacity menus, dynamic choice per run, layer-major
+  kOurs,         // capacity menus, dynamic choice per run, layer-major; attention where the objective prefers it
   kCpu,          // everything on the CPU
   kNaive,        // attention on the CPU; one graph per expert, capacity = chunk (never overflows)
   kAnemll,       // attention on the NPU, experts on the CPU

@@ -40,6 +40,12 @@ bool AttentionOnCpu(Placement placement) { return placement == Placement::kCpu |
 bool ExpertsOnCpu(Placement placement) { return placement == Placement::kCpu || placement == Placement::kAnemll; }
 bool WholeChunkGraphs(Placement placement) { return placement == Placement::kNaive || placement == Placement::kBase; }
 
+// One layer's attention on either side; `free` when nothing but the objective decides.
+struct AttentionSides {
+  AttentionCost npu, cpu;
+  bool free = false;
+};
+
 class Planner {
  public:
   Planner(const ModelConfig& config, const RoutingStats& stats, const NpuSpec& spec, const PlanRequest& request)
@@ -70,6 +76,7 @@ class Planner {
   Status CheckStats() const;
   void FillHead();
   void PlanAttention();
+  void SwitchAttention();
   std::string AttentionDanger(uint32_t layer) const;
   Status ReadLoads();
   Result<size_t> CalibratedChunk(uint32_t tokens) const;
@@ -103,6 +110,7 @@ class Planner {
   uint32_t batch_tokens_ = 0;                                // of one MoE batch
   std::vector<std::vector<LoadHistogram>> plan_histograms_;  // [n_layers][n_experts] loads of one batch; dense: empty
   std::vector<AttentionCost> attention_;                     // [n_layers] of one batch
+  std::vector<AttentionSides> attention_sides_;              // [n_layers]
   std::vector<bool> experts_in_danger_;                      // [n_layers] fp16 cannot hold the experts' inputs
   std::vector<LayerCost> costs_;                             // [n_layers] of plan().layers
   std::vector<double> load_price_;                           // [n_layers] at which the layer was planned
@@ -218,17 +226,64 @@ std::string Planner::AttentionDanger(uint32_t layer) const {
   return {};
 }
 
+// The baselines say where attention runs; ours begins with the side that the objective prefers for the layer alone.
 void Planner::PlanAttention() {
   const std::string misfit = AttentionMisfit(config_, spec_, plan().chunk_tokens, plan().attention_weights);
+  const auto score = [&](const AttentionCost& cost) {
+    return ScoreOf({.seconds = cost.npu_seconds + cost.cpu_seconds, .joules = cost.joules, .loads = {}});
+  };
   for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
-    LayerPlan& target = plan().layers[layer];
+    AttentionSides& sides = attention_sides_.emplace_back();
+    const auto cost_on = [&](AttentionPlace place) {
+      return ExpectedAttentionCost(config_, spec_, place, config_.IsMoeLayer(layer), plan().chunk_tokens, batch_tokens_,
+                                   plan().kv_buckets, plan().attention_weights);
+    };
+    sides.npu = cost_on(AttentionPlace::kNpu);
+    sides.cpu = cost_on(AttentionPlace::kCpu);
     std::string reason = AttentionOnCpu(request_.placement) ? "the placement asks for it" : misfit;
     if (reason.empty()) reason = AttentionDanger(layer);
-    target.attention = reason.empty() ? AttentionPlace::kNpu : AttentionPlace::kCpu;
     if (!reason.empty()) Say("layer {}: attention on the CPU: {}", layer, reason);
-    attention_.push_back(ExpectedAttentionCost(config_, spec_, target.attention, config_.IsMoeLayer(layer),
-                                               plan().chunk_tokens, batch_tokens_, plan().kv_buckets,
-                                               plan().attention_weights));
+    sides.free = reason.empty() && !IsStatic(request_.placement);
+    const bool on_cpu = !reason.empty() || (sides.free && score(sides.cpu) < score(sides.npu));
+    plan().layers[layer].attention = on_cpu ? AttentionPlace::kCpu : AttentionPlace::kNpu;
+    attention_.push_back(on_cpu ? sides.cpu : sides.npu);
+  }
+}
+
+// Where the objective would rather have attention, now that the rest is planned: all layers at once on either side (a
+// product of time and energy is best at its ends), then one by one.
+void Planner::SwitchAttention() {
+  const auto put = [&](uint32_t layer, AttentionPlace place) {
+    if (!attention_sides_[layer].free) return;
+    plan().layers[layer].attention = place;
+    attention_[layer] = place == AttentionPlace::kCpu ? attention_sides_[layer].cpu : attention_sides_[layer].npu;
+  };
+  // Changes layers [first, last) and keeps that if it is better.
+  const auto try_change = [&](uint32_t first, uint32_t last, const auto& place_of) {
+    std::vector<AttentionPlace> old;
+    for (uint32_t layer = first; layer < last; ++layer) {
+      old.push_back(plan().layers[layer].attention);
+      put(layer, place_of(old.back()));
+    }
+    const PlanCost cost = Sum();
+    if (ScoreOf(cost) < ScoreOf(total_) * kLeastGain) {
+      total_ = cost;
+      return true;
+    }
+    for (uint32_t layer = first; layer < last; ++layer) put(layer, old[layer - first]);
+    return false;
+  };
+  for (const AttentionPlace place : {AttentionPlace::kCpu, AttentionPlace::kNpu}) {
+    try_change(0, config_.n_layers, [&](AttentionPlace) { return place; });
+  }
+  const auto other = [](AttentionPlace place) {
+    return place == AttentionPlace::kCpu ? AttentionPlace::kNpu : AttentionPlace::kCpu;
+  };
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
+      if (attention_sides_[layer].free) moved = try_change(layer, layer + 1, other) || moved;
+    }
   }
 }
 
@@ -511,6 +566,7 @@ void Planner::PlanExperts() {
   } else if (!PolishLayers() && may_spread) {
     SpreadLoads();
   }
+  SwitchAttention();
   if (plan().per_run_capacity) ServeShortBatches();
   plan().expected_seconds = total_.seconds;
   plan().expected_joules = total_.joules;
@@ -542,6 +598,14 @@ void Planner::ExplainLayer(uint32_t layer, const LayerCost& cost) {
 
 void Planner::Explain() {
   for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
+    const AttentionSides& sides = attention_sides_[layer];
+    if (sides.free) {
+      Say("layer {}: attention on the {}: expected {:.3f} ms and {:.3g} mJ on the NPU, {:.3f} ms and {:.3g} mJ on the "
+          "CPU (simulated, {})",
+          layer, plan().layers[layer].attention == AttentionPlace::kNpu ? "NPU" : "CPU",
+          (sides.npu.npu_seconds + sides.npu.cpu_seconds) * 1e3, sides.npu.joules * 1e3, sides.cpu.cpu_seconds * 1e3,
+          sides.cpu.joules * 1e3, spec_.name);
+    }
     if (config_.IsMoeLayer(layer)) ExplainLayer(layer, costs_[layer]);
   }
   const std::string limits = fmt::format("limits max_programs {}, max_resident_bytes {:.0f} MB", spec_.max_programs,

@@ -72,6 +72,13 @@ RoutingStats Routing(const ModelConfig& config, uint32_t chunk, double skew, uin
 
 const NpuSpec& Spec(std::string_view name) { return **FindSpec(name); }
 
+// A machine whose CPU is so slow that everything that may go to the NPU does.
+NpuSpec SlowCpu(std::string_view name) {
+  NpuSpec spec = Spec(name);
+  spec.cpu_flops_per_second.value = 1e9;
+  return spec;
+}
+
 // A spec with round numbers: 1 ms a dispatch, 1 GFLOP/s, weights and I/O free; CPU 0.1 GFLOP/s, weights free.
 NpuSpec RoundSpec() {
   NpuSpec spec = Spec("m2-max");
@@ -409,6 +416,44 @@ TEST(MakePlan, BaselinesAreWhatTheySay) {
   EXPECT_EQ(ours.kv_buckets, (std::vector<uint32_t>{0, 256, 512, 1024, 2048, 4096}));
 }
 
+TEST(MakePlan, OursPutsAttentionWhereTheObjectiveWantsIt) {
+  // 8 chunks of small matrices: dispatch floors on the NPU, little work on the CPU.
+  const ModelConfig config = Model(1, 4, 64, 32);
+  const RoutingStats stats = Routing(config, 256, 0.5, 5);
+  PlanRequest request;
+  const auto place = [&](const NpuSpec& spec) {
+    return MakePlan(config, stats, spec, request)->plan.layers[0].attention;
+  };
+  EXPECT_EQ(place(Spec("m2-max")), AttentionPlace::kCpu);
+  EXPECT_EQ(place(SlowCpu("m2-max")), AttentionPlace::kNpu);
+  // The paper's plan keeps it on the NPU whatever it costs.
+  request.placement = Placement::kAll;
+  EXPECT_EQ(place(Spec("m2-max")), AttentionPlace::kNpu);
+  // As fast on the CPU, but at a hundred times the power: the objective decides.
+  request.placement = Placement::kOurs;
+  NpuSpec hot = Spec("m2-max");
+  hot.cpu_watts.value *= 100;
+  EXPECT_EQ(place(hot), AttentionPlace::kCpu);
+  request.objective = Objective::kEnergy;
+  EXPECT_EQ(place(hot), AttentionPlace::kNpu);
+}
+
+TEST(MakePlan, OursIsNeverWorseThanAttentionOnEitherSide) {
+  // Never worse than either side as a whole, whatever each layer alone would like.
+  const ModelConfig config = Model(6, 0, 256, 0);
+  PlanRequest request;
+  request.chunk_tokens = request.moe_batch_tokens = request.prompt_tokens = 1024;
+  request.objective = Objective::kEnergyDelay;
+  const auto cost = [&](Placement placement) {
+    request.placement = placement;
+    const Plan plan = MakePlan(config, {}, Spec("m2-max"), request)->plan;
+    return plan.expected_seconds * plan.expected_joules;
+  };
+  const double ours = cost(Placement::kOurs);
+  EXPECT_LE(ours, 1.0001 * cost(Placement::kCpu));
+  EXPECT_LE(ours, 1.0001 * cost(Placement::kAnemll));
+}
+
 TEST(MakePlan, MenusServeShortBatchesToo) {
   const ModelConfig config = Model(1, 16, 1024, 1024);
   const RoutingStats stats = Routing(config, 4096, 0.3, 5);
@@ -440,7 +485,7 @@ TEST(MakePlan, RangesThatEndangerHalfPrecisionMoveWork) {
   stats.layers[1].range.residual = 20000;  // above 65504 / 4 = 16376
   stats.layers[2].range.hidden = 100000;   // 100000 / 8 = 12500 is safe, / 4 is not
   stats.layers[3].range.gate = 17000;      // no scale helps a gate
-  const auto made = MakePlan(config, stats, Spec("m2-max"), {});
+  const auto made = MakePlan(config, stats, SlowCpu("m2-max"), {});
   ASSERT_TRUE(made.ok());
   const auto& layers = made->plan.layers;
   EXPECT_EQ(layers[0].attention, AttentionPlace::kNpu);
@@ -506,7 +551,7 @@ TEST(MakePlan, UnseenExpertsAndDenseModelsHaveAPlan) {
     }));
   }
   const ModelConfig dense = Model(2, 0, 64, 32);
-  const auto made = MakePlan(dense, {}, Spec("m1"), {});
+  const auto made = MakePlan(dense, {}, SlowCpu("m1"), {});
   ASSERT_TRUE(made.ok()) << made.error().message;
   EXPECT_TRUE(CheckPlan(made->plan, dense).ok());
   EXPECT_EQ(made->plan.layers[1].attention, AttentionPlace::kNpu);
@@ -517,14 +562,17 @@ TEST(MakePlan, GivesUpGroupsWhenLoadingThemCostsMore) {
   const ModelConfig config = Model(4, 16, 512, 256);
   const RoutingStats stats = Routing(config, 4096, 0.8, 5);
   NpuSpec spec = Spec("m4");
+  spec.cpu_flops_per_second.value /= 4;  // attention is the NPU's
   const auto roomy = MakePlan(config, stats, spec, {});
   spec.max_programs = 5;
   spec.load_seconds.value = 1;
   const auto tight = MakePlan(config, stats, spec, {});
   ASSERT_TRUE(roomy.ok() && tight.ok());
   const auto programs = [](const Plan& plan) {
-    size_t n = plan.layers.size();
-    for (const LayerPlan& layer : plan.layers) n += layer.groups.size();
+    size_t n = 0;
+    for (const LayerPlan& layer : plan.layers) {
+      n += layer.groups.size() + (layer.attention == AttentionPlace::kNpu ? 1 : 0);
+    }
     return n;
   };
   EXPECT_GE(programs(roomy->plan), 8u);

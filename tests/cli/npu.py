@@ -51,7 +51,7 @@ class Npu(Case):
     def test_the_report_says_simulated_and_where(self):
         done = self.ok("run", self.model, "-p", PROMPT, "-n", "2", "--temp", "0", *NPU)
         self.assertRegex(done.err, r"(?m)^npumoe: simulated on m2-max: prefill [\d.]+ s, [\d.]+ J; [\d.]+ % of expert rows on the NPU$")
-        whole = self.ok("run", self.model, "-p", PROMPT, "-n", "2", "--temp", "0", *NPU, "--stats").err
+        whole = self.ok("run", self.model, "-p", PROMPT, "-n", "2", "--temp", "0", *NPU, "--placement", "anemll", "--stats").err
         self.assertRegex(whole, r"(?m)^NPU, simulated on m2-max; plan: made for this run without calibration")
         self.assertRegex(whole, r"(?m)^ +0 attention +1 ")
         self.assertRegex(whole, r"\(simulated on m2-max\)")

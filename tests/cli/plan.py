@@ -80,7 +80,7 @@ class Plan(Case):
     def test_dense_models_have_a_plan_of_attention(self):
         dense = self.dir / "dense.gguf"
         self.ok("make-model", "--shape", "tiny-llama", "-s", "1", "-o", dense)
-        shown = json.loads(self.ok("plan", dense, "--json").text())
+        shown = json.loads(self.ok("plan", dense, "--json", "--placement", "anemll").text())
         self.assertEqual((shown["n_programs"], shown["n_npu_experts"], shown["n_cpu_experts"]), (2, 0, 0))
 
     def test_odd_shapes(self):
