@@ -32,13 +32,12 @@ std::string LegalName(std::string_view name) {
   return legal;
 }
 
-std::string ShownName(std::string_view name) {
-  constexpr size_t kMostShown = 60;
-  std::string shown(name.substr(0, kMostShown));
+std::string ShownName(std::string_view name, size_t most_shown) {
+  std::string shown(name.substr(0, most_shown));
   for (char& c : shown) {
     if (c < 0x20 || c > 0x7e) c = '?';
   }
-  return name.size() > kMostShown ? shown + "..." : shown;
+  return name.size() > most_shown ? shown + "..." : shown;
 }
 
 }  // namespace npumoe

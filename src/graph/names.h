@@ -13,7 +13,7 @@ bool IsLegalName(std::string_view name);
 // The name with every other character replaced by '_', made legal.
 std::string LegalName(std::string_view name);
 
-// A name from a hostile file for a one-line message: anything but printable ASCII becomes '?', and what is long is cut.
-std::string ShownName(std::string_view name);
+// Text from a hostile file for a one-line message: anything but printable ASCII becomes '?', and what is long is cut.
+std::string ShownName(std::string_view name, size_t most_shown = 60);
 
 }  // namespace npumoe

@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "graph/array.h"
+#include "graph/names.h"
 
 namespace npumoe {
 
@@ -50,8 +51,10 @@ Error OpReader::Fail(std::string_view param, std::string_view problem) const {
       std::less_equal<const Op*>()(first, &op_) && std::less<const Op*>()(&op_, first + function_.ops.size());
   const size_t index = inside ? static_cast<size_t>(&op_ - first) : function_.ops.size();
   std::string where = fmt::format("graph: function '{}', op {} ({})", function_.name, index, MilName(op_.kind));
-  if (!param.empty()) where += fmt::format(", parameter '{}'", param);
-  return MakeError(Code::kInvalidArgument, "{}: {}", where, problem);
+  if (!param.empty()) where += fmt::format(", parameter '{}'", ShownName(param));
+  // It may quote a text of the graph, which may come from a file.
+  constexpr size_t kMostShown = 300;
+  return MakeError(Code::kInvalidArgument, "{}: {}", where, ShownName(problem, kMostShown));
 }
 
 Status OpReader::CheckAllRead() const {

@@ -2,6 +2,7 @@
 // What ReadPackage makes of packages that our writer does not write, and of broken ones.
 #include <algorithm>
 #include <cstring>
+#include <map>
 
 #include "graph/mlpackage/blob_file.h"
 #include "graph/mlpackage/manifest.h"
@@ -307,6 +308,47 @@ TEST(ReadPackage, FoldersThatAreNoPackages) {
   for (const auto& [text, wanted] : manifests) {
     ASSERT_TRUE(WriteFileAtomic(scratch.File("x.mlpackage/Manifest.json"), text).ok());
     EXPECT_EQ(error("x.mlpackage"), std::string("x.mlpackage: Manifest.json: ") + wanted);
+  }
+}
+
+// The inputs that the fuzzer starts from are made by a Python encoder that shares nothing with ours.
+TEST(ReadPackage, TakesWhatAnotherEncoderWrites) {
+  const std::pair<const char*, const char*> seeds[] = {
+      {"conv", ""},
+      {"two_functions", ""},
+      {"lut_inputs", ""},
+      {"lut_attributes", ""},
+      {"affine", ""},
+      {"sparse", ""},
+      {"defaults", ""},
+      {"state", "m: function 'main': input 'x': is a state, and states are not supported"},
+      {"flexible",
+       "m: function 'main': input 'x': has a flexible shape, fp16[?, 4, 1, 3], and only fixed shapes are supported"},
+      {"escape",
+       "m: function 'main': op 0 (conv): parameter 'weight': weight file '@model_path/../../secret': wanted a path "
+       "below "
+       "@model_path"},
+  };
+  for (const auto& [name, wanted] : seeds) {
+    const auto bytes = ReadFile(std::string(NM_SOURCE_DIR) + "/fuzz/corpus/mlpackage_fuzz/" + name);
+    ASSERT_TRUE(bytes.ok()) << bytes.error().message;
+    uint32_t model_bytes = 0;
+    std::memcpy(&model_bytes, bytes->data(), sizeof(model_bytes));
+    const auto package =
+        ParsePackage(Bytes(*bytes).subspan(4, model_bytes), Bytes(*bytes).subspan(4 + model_bytes), "m");
+    EXPECT_EQ(package.ok() ? "" : package.error().message, wanted) << name;
+    if (!package.ok() || package->graph.functions[0].ops.back().kind != OpKind::kConv) continue;
+    // x is 1, 10, 100, 1000 by channel, so that the sums show every weight.
+    std::vector<float> x;
+    for (const float channel : {1.0f, 10.0f, 100.0f, 1000.0f}) x.insert(x.end(), 3, channel);
+    const auto y =
+        RunReference(package->graph, package->graph.functions[0], {HalfArray({1, 4, 1, 3}, x)}, Rounding::kF32);
+    ASSERT_TRUE(y.ok()) << y.error().message;
+    const std::map<std::string, std::pair<float, float>> sums{
+        {"conv", {3210, 7654}},           {"two_functions", {3210, 7654}},     {"lut_inputs", {3210, 7654}},
+        {"lut_attributes", {1234, 4321}}, {"affine", {0.5f * 2099, 2 * 6543}}, {"sparse", {10, 2 + 3000}}};
+    EXPECT_EQ((*y)[0].floats[0], sums.at(name).first) << name;
+    EXPECT_EQ((*y)[0].floats[3], sums.at(name).second) << name;
   }
 }
 
