@@ -13,12 +13,13 @@ from chat import Chat
 from golden import Golden
 from models import Info, MakeModel
 from npu import Npu
+from packages import Exec
 from plan import Doctor, Plan
 from run_text import Run
 from streams import Streams
 from usage import Usage
 
-GROUPS = {group.__name__: group for group in (Usage, Run, Streams, Chat, Info, MakeModel, Bench, Golden, Calibrate,
+GROUPS = {group.__name__: group for group in (Usage, Run, Streams, Chat, Info, Exec, MakeModel, Bench, Golden, Calibrate,
                                              Plan, Doctor, Npu)}
 
 
