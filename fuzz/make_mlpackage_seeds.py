@@ -162,8 +162,8 @@ def main():
 
     y = named("y", F16, [1, 4, 1, 3])
     relu = [op("relu", [y], [("x", ["x"])])]
-    seed("state", model(9, {"main": function("CoreML8", [field(1, "x") + field(2, field(5, field(1, tensor_type(F16, [4]))))],
-                                             relu, ["y"])}))
+    state = field(1, "x") + field(2, field(5, field(1, tensor_type(F16, [4]))))
+    seed("state", model(9, {"main": function("CoreML8", [state], relu, ["y"])}))
     seed("flexible", model(7, {"main": function("CoreML6", [named("x", F16, [1, 4, 1, 3], True)], relu, ["y"])}))
     w = Weights()
     escape = w.blob(F16, [2, 4, 1, 1], half(*range(8)), "@model_path/../../secret")

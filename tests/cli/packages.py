@@ -14,7 +14,8 @@ import make_mlpackage_seeds as mil  # noqa: E402  an encoder that shares nothing
 
 REFERENCES = ROOT.parent / "shared" / "coreml_ref"
 MANIFEST = {"fileFormatVersion": "1.0.0", "rootModelIdentifier": "m", "itemInfoEntries": {
-    "m": {"author": "com.apple.CoreML", "description": "", "name": "model.mlmodel", "path": "com.apple.CoreML/model.mlmodel"}}}
+    "m": {"author": "com.apple.CoreML", "description": "", "name": "model.mlmodel",
+          "path": "com.apple.CoreML/model.mlmodel"}}}
 
 
 class Exec(Case):
@@ -114,7 +115,8 @@ class Exec(Case):
             ("html", "no Core ML model", b"<!DOCTYPE html>\n<html><body>404</body></html>\n"),
             ("empty", "has no specification version", b""),
             ("steer", "op 0 (?[31m): this op is not supported",
-             mil.model(7, {"main": mil.function("CoreML6", x, [mil.op("\x1b[31m", [mil.named("y", mil.F16, [1])])], ["y"])})),
+             mil.model(7, {"main": mil.function(
+                 "CoreML6", x, [mil.op("\x1b[31m", [mil.named("y", mil.F16, [1])])], ["y"])})),
         ]:
             with self.subTest(name=name):
                 package = self.package(name, spec, weights if name == "escape" else None)
