@@ -142,6 +142,21 @@ TEST(SimulatedDevice, CountsLoadedProgramsAndForgetsUnloadedOnes) {
   EXPECT_TRUE(device->Compile(ExpertGraph(), "b").ok());
 }
 
+TEST(SimulatedDevice, CountsTheMemoryItHolds) {
+  const auto device = MakeSimulatedDevice(M2Max(), 1);
+  auto program = device->Compile(ExpertGraph({32}), "experts").value();
+  EXPECT_EQ(program->HostBytes(), program->ResidentBytes());  // fp16 weights are used where they are
+  const size_t before = device->HostBytes();
+  const std::vector<uint16_t> x(kGroups * kDim * 32);
+  std::vector<uint16_t> y(x.size());
+  const TensorRef in[] = {{x.data(), x.size()}};
+  const MutableTensorRef out[] = {{y.data(), y.size()}};
+  ASSERT_TRUE(program->Run("rows_32", in, out, 0).ok());
+  // gate, silu(gate) and up are alive together at most; the output is written where it is wanted.
+  const size_t hidden = kGroups * kHidden * 32 * sizeof(uint16_t);
+  EXPECT_EQ(device->HostBytes() - before, 3 * hidden);
+}
+
 TEST(CheckLimits, RefusesOpsThatLeaveTheNpu) {
   GraphBuilder b;
   b.BeginFunction("main");
