@@ -90,7 +90,10 @@ int Run(const EvalFlags& flags, const EngineOptions& options, const std::string&
         return !Interrupted();
       });
   progress.Clear();
-  if (!report && report.error().code == Code::kCancelled) return kExitInterrupted;
+  if (!report && report.error().code == Code::kCancelled) {
+    Note("eval: interrupted before the end of the text, nothing is printed");
+    return kExitInterrupted;
+  }
   if (!report) return FailWith(report.error());
   const Status written = WriteOut(flags.json ? ToJson(*report) : ToText(*report));
   if (!written) return FailWith(written.error());

@@ -28,6 +28,9 @@ void NpuFlags::AddTo(CLI::App& app) {
   overflow_ = app.add_option("--overflow", npu_.mode,
                              "rows above a capacity: exact computes them on the CPU, prune drops them, reroute gives "
                              "them to other experts; default: the plan's");
+  placement_->check(CLI::IsMember(Placements()));
+  objective_->check(CLI::IsMember({"time", "energy", "edp"}));
+  overflow_->check(CLI::IsMember({"exact", "prune", "reroute"}));
   for (CLI::Option* option : {plan_, stats_, placement_, objective_, chunk_, batch_, overflow_}) {
     option->take_last()->group(group);
   }

@@ -14,7 +14,7 @@
 namespace npumoe {
 namespace {
 
-constexpr size_t kMaxStatsBytes = size_t{1} << 30;  // 512 experts in 64 layers take about 100 MB
+constexpr size_t kMaxStatsBytes = size_t{256} << 20;  // 512 experts in 64 layers take about 100 MB
 
 }  // namespace
 

@@ -199,6 +199,7 @@ int RunRun(const std::vector<std::string>& args) {
   if (const Status filled = flags.npu.Fill(*options); !filled) return UsageError("run: " + filled.error().message);
   if (const Status known = CheckChatFormat(flags.chat_template); !known)
     return UsageError("run: " + known.error().message);
+  if (flags.npu.trace_path() == "-") return UsageError("run: --trace: wants a file: stdout has the text");
   CatchInterrupts();
   auto text = ReadPrompt(flags);
   if (!text)

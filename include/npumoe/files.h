@@ -10,8 +10,8 @@
 namespace npumoe {
 
 // Writes `path` through a temporary file beside it and a rename, so that whatever fails (a full disk, a folder that
-// nobody may write to) an older file stays whole and nothing half is left. The file's folder is made when only that is
-// missing. kIo says why not; devices and pipes are refused.
+// nobody may write to) an older file stays whole and nothing half is left. The folder beside a model (*.npumoe) is made
+// when only that is missing. kIo says why not; devices and pipes are refused.
 Status WriteOutputFile(const std::string& path, std::string_view bytes);
 
 }  // namespace npumoe

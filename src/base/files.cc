@@ -56,9 +56,10 @@ Status WriteFileAtomic(const std::string& path, std::string_view bytes) {
 }
 
 Status WriteOutputFile(const std::string& path, std::string_view bytes) {
-  const std::string folder = std::filesystem::path(path).parent_path().string();
-  // An error (the folder exists, or its parent does not) shows when the file is made.
-  const bool made = !folder.empty() && ::mkdir(folder.c_str(), 0777) == 0;
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  // The folder beside a model; another one that is missing is a mistyped name. An error (it exists, or its parent does
+  // not) shows when the file is made.
+  const bool made = folder.extension() == ".npumoe" && ::mkdir(folder.c_str(), 0777) == 0;
   const Status written = WriteFileAtomic(path, bytes);
   if (!written.ok() && made) ::rmdir(folder.c_str());
   return written;

@@ -44,7 +44,6 @@ Status NpuExperts::Run(uint32_t layer, MatView x, MatView y) {
   for (uint32_t expert = 0; expert < config_.n_experts; ++expert) kept_[expert] = ffn_.dispatch().Load(expert);
   if (plan_.mode == OverflowMode::kPrune) PruneOverflow(layer);
   Choose(layer, weights);
-  programs_.Prefetch((layer + 1) % config_.n_layers, layer);
 
   on_device_.assign(config_.n_experts, {});
   halves_.resize(ffn_.dispatch().slots.size() * config_.dim);

@@ -46,6 +46,8 @@ void NpuLayers::EndPrefill(size_t n_logit_rows) {
 }
 
 void NpuLayers::Attention(uint32_t layer, const KvView& kv, size_t first_position, MatView x, MatView normed) {
+  // The planner counts on it: loads have the whole layer to hide behind.
+  programs_.Prefetch((layer + 1) % config_.n_layers, layer);
   attention_.Run(layer, kv, first_position, x, normed);
 }
 

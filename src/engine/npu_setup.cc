@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::string_view kSimulated = "sim:";
 // Far above any plan or statistics; stops endless devices.
-constexpr size_t kMaxJsonBytes = size_t{1} << 30;
+constexpr size_t kMaxJsonBytes = size_t{256} << 20;
 
 struct Document {
   std::string path, text;
@@ -56,12 +56,18 @@ Result<NpuSetup> SetUpNpu(const Model& model, const EngineOptions& options) {
     NM_TRY_VAR(plan_file, ReadDocument(npu.plan_path, model.path(), kPlanFile));
   }
   NpuSetup setup;
+  std::string why_not;  // the model's own plan is not taken
   if (plan_file) {
-    // The model's own plan may be for another machine; one that was asked for must be right.
-    const bool for_other_npu = npu.plan_path.empty() && PlanNpu(plan_file->text) != spec->name;
-    if (!for_other_npu) {
-      NM_TRY_VAR(setup.plan, LoadPlan(plan_file->text, plan_file->path, model, *spec, stats ? &*stats : nullptr));
+    auto loaded = LoadPlan(plan_file->text, plan_file->path, model, *spec, stats ? &*stats : nullptr);
+    if (loaded.ok()) {
+      setup.plan = std::move(loaded).value();
       setup.plan_source = plan_file->path;
+    } else if (!npu.plan_path.empty()) {
+      return loaded.error();  // one that was asked for must be right
+    } else if (PlanNpu(plan_file->text) != spec->name) {
+      why_not = fmt::format("; {} is for another NPU", plan_file->path);
+    } else {
+      why_not = "; " + loaded.error().message;
     }
   }
   if (setup.plan_source.empty()) {
@@ -72,8 +78,9 @@ Result<NpuSetup> SetUpNpu(const Model& model, const EngineOptions& options) {
     request.prompt_tokens = options.context_tokens;  // whatever the session can be given
     NM_TRY_VAR(PlanWithReasons made, MakePlanFor(model, stats ? &*stats : nullptr, *spec, request));
     setup.plan = std::move(made.plan);
-    setup.plan_source = stats ? "made for this run from " + stats_file->path
-                              : "made for this run without calibration: experts count as equally popular";
+    setup.plan_source = (stats ? "made for this run from " + stats_file->path
+                               : "made for this run without calibration: experts count as equally popular") +
+                        why_not;
   }
   if (!npu.mode.empty()) {
     NM_TRY_VAR(setup.plan.mode, ParseOverflowMode(npu.mode));

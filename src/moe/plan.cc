@@ -143,7 +143,10 @@ Result<LayerPlan> ParseLayer(const json& value, std::string_view name) {
   NM_TRY_VAR(layer.attention, fields.Enum("attention", kPlaces));
   NM_TRY_VAR(layer.cpu_experts, fields.Uints("cpu_experts", kMaxExperts));
   NM_TRY_VAR(const double scale, fields.Number("expert_scale"));
-  if (!(scale > 0 && scale < 1e6)) return MakeError(Code::kCorruptFile, "{}: field 'expert_scale': {}", name, scale);
+  if (!(scale >= 1 && scale <= kMaxExpertScale)) {
+    return MakeError(Code::kCorruptFile, "{}: field 'expert_scale': wanted 1 to {}, got {}", name, kMaxExpertScale,
+                     scale);
+  }
   layer.expert_scale = static_cast<float>(scale);
   NM_TRY_VAR(const json* groups, fields.Get("groups"));
   if (!groups->is_array()) return fields.Wrong("groups", "a list", *groups);

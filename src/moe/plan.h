@@ -39,6 +39,8 @@ struct ExpertGroup {
   std::vector<uint32_t> capacities;
 };
 
+inline constexpr float kMaxExpertScale = 65536;  // more than fp16 could need
+
 struct LayerPlan {
   std::vector<ExpertGroup> groups;    // on the NPU, resident
   std::vector<uint32_t> cpu_experts;  // planned for the CPU, ascending

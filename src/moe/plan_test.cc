@@ -112,7 +112,7 @@ TEST(Plan, RefusesUnknownNamesAndNumbersOutOfRange) {
   EXPECT_EQ(message("/chunk_tokens", -1), "p: field 'chunk_tokens': wanted a whole number below 2^32, got number");
   EXPECT_EQ(message("/chunk_tokens", uint64_t{1} << 32),
             "p: field 'chunk_tokens': wanted a whole number below 2^32, got number");
-  EXPECT_EQ(message("/layers/0/expert_scale", 0), "p: field 'expert_scale': 0");
+  EXPECT_EQ(message("/layers/0/expert_scale", 0), "p: field 'expert_scale': wanted 1 to 65536, got 0");
 }
 
 TEST(Plan, AnotherVersionIsRefusedWithTheReason) {

@@ -20,7 +20,6 @@ namespace {
 
 constexpr float kF16Max = 65504;
 constexpr float kSafe = kF16Max / 4;  // room for text unlike the calibration's
-constexpr float kMaxExpertScale = 65536;
 // Prices of a second of loading, in seconds of running, that are tried when not all programs can stay loaded: the first
 // ignore loads that may hide behind other work, the last give up groups until the rest stays.
 constexpr std::array kLoadPrices{0.0, 0.1, 0.25, 0.5, 1.0, 4.0, 16.0, 64.0};
