@@ -63,7 +63,7 @@ class Streams(Case):
     def test_ctrl_c_while_the_prompt_is_read(self):
         with self.start("run", self.model, "-f", self.long_prompt(), "-c", "2000000", "-n", "1", "--no-display-prompt") as process:
             first = process.stderr.readline()  # progress: it takes longer than a second
-            self.assertRegex(first.decode(), r"^npumoe: prompt: \d+ of \d+ tokens \(\d+ %\), [\d.]+ t/s\n$")
+            self.assertRegex(first.decode(), r"^npumoe: prompt: \d+ of \d+ tokens \(\d+ %\), [\d.]+ t/s, .+ left\n$")
             process.send_signal(signal.SIGINT)
             out, _ = process.communicate(timeout=SECONDS)
             self.assertEqual((process.returncode, out), (130, b"\n"))
