@@ -27,7 +27,7 @@ namespace {
 
 // Of all texts together. They are held in memory, four bytes a token beside them; at a thousand tokens a second this
 // much takes a day.
-constexpr size_t kMaxTextBytes = size_t{256} << 20;
+constexpr size_t kMaxTextsBytes = size_t{256} << 20;
 
 struct CalibrateFlags {
   EngineFlags engine;
@@ -65,12 +65,12 @@ struct CalibrateFlags {
 
 Result<std::vector<CalibrationText>> ReadTexts(const std::vector<std::string>& files) {
   std::vector<CalibrationText> texts;
-  size_t left = kMaxTextBytes;
+  size_t left = kMaxTextsBytes;
   for (const std::string& file : files) {
     auto text = ReadAll(file, left);
     if (!text && text.error().code == Code::kInvalidArgument) {
       return Error{Code::kInvalidArgument, fmt::format("'{}': the texts are more than {} together, the limit", file,
-                                                       FormatBytes(kMaxTextBytes))};
+                                                       FormatBytes(kMaxTextsBytes))};
     }
     if (!text) return text.error();
     left -= text->size();

@@ -20,10 +20,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string Line(std::string_view name, std::string_view value) {
-  return fmt::format("{:<12} {}\n", name, OneLine(value));
-}
-
 std::string Build(const BuildInfo& build) {
   return fmt::format("npumoe {} ({}, {}{})", build.version, build.commit, build.compiler,
                      build.is_debug ? ", debug" : "");
@@ -87,12 +83,12 @@ int RunDoctor(const std::vector<std::string>& args) {
     if (!name.empty()) json["npu"] = ToJson(*shown);
     written = WriteOut(json.dump(2) + "\n");
   } else {
-    std::string text = Line("system", OsName()) + Line("cpu", fmt::format("{}, {} cores", CpuName(), Cores())) +
-                       Line("simd", build.simd_target) + Line("memory", FormatBytes(MemoryBytes())) +
-                       Line("page size", FormatBytes(PageBytes())) + Line("build", Build(build)) +
-                       Line("real NPUs", backends.empty() ? "none: Core ML is not in this build"
+    std::string text = NamedLine(12, "system", OsName()) + NamedLine(12, "cpu", fmt::format("{}, {} cores", CpuName(), Cores())) +
+                       NamedLine(12, "simd", build.simd_target) + NamedLine(12, "memory", FormatBytes(MemoryBytes())) +
+                       NamedLine(12, "page size", FormatBytes(PageBytes())) + NamedLine(12, "build", Build(build)) +
+                       NamedLine(12, "real NPUs", backends.empty() ? "none: Core ML is not in this build"
                                                           : fmt::format("{}", fmt::join(backends, ", ")));
-    for (size_t i = 0; i < titles.size(); ++i) text += Line(i == 0 ? "simulated" : "", titles[i]);
+    for (size_t i = 0; i < titles.size(); ++i) text += NamedLine(12, i == 0 ? "simulated" : "", titles[i]);
     if (!name.empty()) text += Table(*shown);
     written = WriteOut(text);
   }

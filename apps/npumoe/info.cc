@@ -19,16 +19,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string Line(std::string_view name, std::string_view value) {
-  return fmt::format("{:<18} {}\n", name, OneLine(value));
-}
-
 std::string CountLine(std::string_view name, uint64_t count) {
-  return Line(name, count < 1000 ? fmt::format("{}", count) : fmt::format("{} ({})", count, FormatCount(count)));
+  return NamedLine(18, name, count < 1000 ? fmt::format("{}", count) : fmt::format("{} ({})", count, FormatCount(count)));
 }
 
 std::string BytesLine(std::string_view name, uint64_t bytes) {
-  return Line(name, bytes < 1024 ? fmt::format("{} B", bytes) : fmt::format("{} ({} B)", FormatBytes(bytes), bytes));
+  return NamedLine(18, name, bytes < 1024 ? fmt::format("{} B", bytes) : fmt::format("{} ({} B)", FormatBytes(bytes), bytes));
 }
 
 // How many tensors each type has and how much they weigh, heaviest first.
@@ -47,7 +43,7 @@ std::string TypeTable(const std::vector<TensorInfo>& tensors) {
   std::ranges::stable_sort(sums, std::ranges::greater{}, &Sum::size_bytes);
   std::string text;
   for (const Sum& sum : sums) {
-    text += Line(text.empty() ? "tensors" : "",
+    text += NamedLine(18, text.empty() ? "tensors" : "",
                  fmt::format("{:>6} {:<8} {:>12}", sum.n_tensors, sum.type, FormatBytes(sum.size_bytes)));
   }
   return text;
@@ -65,27 +61,27 @@ std::string TensorTable(const std::vector<TensorInfo>& tensors) {
 }
 
 std::string Describe(const ModelInfo& info, bool with_tensors) {
-  std::string text = Line("file", info.path) + Line("format", info.format);
-  if (!info.name.empty()) text += Line("name", info.name);
+  std::string text = NamedLine(18, "file", info.path) + NamedLine(18, "format", info.format);
+  if (!info.name.empty()) text += NamedLine(18, "name", info.name);
   text +=
-      Line("family", info.family) + Line("type", info.type) + Line("tokenizer", info.tokenizer) +
+      NamedLine(18, "family", info.family) + NamedLine(18, "type", info.type) + NamedLine(18, "tokenizer", info.tokenizer) +
       CountLine("parameters", info.n_params) + CountLine("active per token", info.n_active_params) +
       BytesLine("size", info.size_bytes) + CountLine("vocabulary", info.vocab_size) +
       CountLine("context", info.context_length) + BytesLine("KV per token, f16", info.kv_bytes_per_token) +
       CountLine("width", info.dim) +
-      Line("layers", info.n_moe_layers == 0 || info.n_moe_layers == info.n_layers
+      NamedLine(18, "layers", info.n_moe_layers == 0 || info.n_moe_layers == info.n_layers
                          ? fmt::format("{}", info.n_layers)
                          : fmt::format("{}, {} of them MoE", info.n_layers, info.n_moe_layers)) +
-      Line("heads", fmt::format("{} of {} dims, {} for keys and values", info.n_heads, info.head_dim, info.n_kv_heads));
+      NamedLine(18, "heads", fmt::format("{} of {} dims, {} for keys and values", info.n_heads, info.head_dim, info.n_kv_heads));
   // A MoE model has a dense width only where some layers are dense.
   if (info.ffn_dim > 0 && info.n_moe_layers < info.n_layers) text += CountLine("dense FFN width", info.ffn_dim);
   if (info.n_experts > 0) {
-    text += Line("experts", fmt::format("{} per layer, {} per token", info.n_experts, info.top_k)) +
+    text += NamedLine(18, "experts", fmt::format("{} per layer, {} per token", info.n_experts, info.top_k)) +
             CountLine("expert width", info.expert_dim) + BytesLine("bytes per expert", info.expert_bytes);
     if (info.shared_expert_dim > 0) text += CountLine("shared expert", info.shared_expert_dim);
-    text += Line("router", info.router);
+    text += NamedLine(18, "router", info.router);
   }
-  text += Line("rope", info.rope) + Line("norm", info.norm) + TypeTable(info.tensors);
+  text += NamedLine(18, "rope", info.rope) + NamedLine(18, "norm", info.norm) + TypeTable(info.tensors);
   return with_tensors ? text + TensorTable(info.tensors) : text;
 }
 

@@ -13,10 +13,6 @@ using Json = nlohmann::ordered_json;
 constexpr std::string_view kSystems[] = {"macOS 12", "macOS 13", "macOS 14", "macOS 15", "macOS 26"};
 constexpr int kFirstVersion = 6;  // of kSystems
 
-std::string Line(std::string_view name, std::string_view value) {
-  return fmt::format("{:<18} {}\n", name, OneLine(value));
-}
-
 std::string Bytes(uint64_t bytes) {
   return bytes < 1024 ? fmt::format("{} B", bytes) : fmt::format("{} ({} B)", FormatBytes(bytes), bytes);
 }
@@ -54,20 +50,20 @@ std::string DescribeForPeople(const PackageInfo& info) {
   const int system = info.specification_version - kFirstVersion;
   const bool known = system >= 0 && system < static_cast<int>(std::size(kSystems));
   std::string text =
-      Line("file", info.path) + Line("format", "Core ML package") +
-      Line("specification", fmt::format("{}{}", info.specification_version,
+      NamedLine(18, "file", info.path) + NamedLine(18, "format", "Core ML package") +
+      NamedLine(18, "specification", fmt::format("{}{}", info.specification_version,
                                         known ? fmt::format(" ({} or newer)", kSystems[system]) : std::string())) +
-      Line("opset", info.opset) +
-      Line("functions", fmt::format("{}{}", info.functions.size(), info.multi_function ? ", chosen by name" : "")) +
-      Line("model file", Bytes(info.model_bytes)) + Line("weight files", Bytes(info.weight_file_bytes));
+      NamedLine(18, "opset", info.opset) +
+      NamedLine(18, "functions", fmt::format("{}{}", info.functions.size(), info.multi_function ? ", chosen by name" : "")) +
+      NamedLine(18, "model file", Bytes(info.model_bytes)) + NamedLine(18, "weight files", Bytes(info.weight_file_bytes));
   bool first = true;
   for (const auto& [key, value] : info.metadata) {
-    text += Line(first ? "metadata" : "", fmt::format("{}: {}", key, value));
+    text += NamedLine(18, first ? "metadata" : "", fmt::format("{}: {}", key, value));
     first = false;
   }
   first = true;
   for (const PackageWeights& weights : info.weights) {
-    text += Line(first ? "weights" : "",
+    text += NamedLine(18, first ? "weights" : "",
                  fmt::format("{:>6} {:<8} {:>12}", weights.n_tensors, weights.type, FormatBytes(weights.size_bytes)));
     first = false;
   }

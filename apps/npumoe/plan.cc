@@ -13,13 +13,12 @@
 #include "apps/npumoe/console.h"
 #include "apps/npumoe/flags.h"
 #include "apps/npumoe/text.h"
+#include "npumoe/calibrate.h"
 #include "npumoe/files.h"
 #include "npumoe/npu.h"
 
 namespace npumoe {
 namespace {
-
-constexpr size_t kMaxStatsBytes = size_t{256} << 20;  // ten times the statistics of 94 layers of 128 experts
 
 struct PlanFlags {
   std::string model, stats, out;
@@ -70,19 +69,15 @@ Result<Stats> ReadStats(const PlanFlags& flags) {
   return stats;
 }
 
-std::string Line(std::string_view name, std::string_view value) {
-  return fmt::format("{:<12} {}\n", name, OneLine(value));
-}
-
 std::string Summary(const PlanDocument& plan, const PlanFlags& flags, const Stats& stats) {
   const PlanOptions& o = flags.options;
-  return Line("npu", fmt::format("{}, simulated", plan.npu)) +
-         Line("placement", fmt::format("{}, for {}, overflow {}, MoE batches of {} tokens", plan.placement, o.objective,
+  return NamedLine(12, "npu", fmt::format("{}, simulated", plan.npu)) +
+         NamedLine(12, "placement", fmt::format("{}, for {}, overflow {}, MoE batches of {} tokens", plan.placement, o.objective,
                                        o.mode, plan.batch_tokens)) +
-         Line("statistics", stats.path.empty() ? "none: experts count as equally popular" : stats.path) +
-         Line("programs", fmt::format("{} of {} in all", plan.n_programs, FormatBytes(plan.program_bytes))) +
-         Line("experts", fmt::format("{} on the NPU, {} on the CPU", plan.n_npu_experts, plan.n_cpu_experts)) +
-         Line("expected",
+         NamedLine(12, "statistics", stats.path.empty() ? "none: experts count as equally popular" : stats.path) +
+         NamedLine(12, "programs", fmt::format("{} of {} in all", plan.n_programs, FormatBytes(plan.program_bytes))) +
+         NamedLine(12, "experts", fmt::format("{} on the NPU, {} on the CPU", plan.n_npu_experts, plan.n_cpu_experts)) +
+         NamedLine(12, "expected",
               fmt::format("{:.4g} s and {:.4g} J for attention and routed experts of {} tokens, simulated on {}",
                           plan.expected_seconds, plan.expected_joules, plan.batch_tokens, plan.npu));
 }
@@ -136,7 +131,7 @@ int RunPlan(const std::vector<std::string>& args) {
   if (const Status written = WriteOutputFile(flags.out, plan->json); !written) return FailWith(written.error());
   if (flags.as_json) return Finish(WriteOut(JsonSummary(*plan, flags, *stats)));
   return Finish(
-      WriteOut((flags.explain ? reasons : std::string()) + Summary(*plan, flags, *stats) + Line("written", flags.out)));
+      WriteOut((flags.explain ? reasons : std::string()) + Summary(*plan, flags, *stats) + NamedLine(12, "written", flags.out)));
 }
 
 }  // namespace npumoe

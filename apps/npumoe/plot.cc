@@ -12,11 +12,6 @@
 #include "npumoe/files.h"
 
 namespace npumoe {
-namespace {
-
-constexpr size_t kMaxStatsBytes = size_t{256} << 20;  // 512 experts in 64 layers take about 100 MB
-
-}  // namespace
 
 int RunPlot(const std::vector<std::string>& args) {
   CLI::App app("Draws the heat map of layers and experts from what 'npumoe calibrate' wrote, as one SVG file.", "plot");

@@ -12,6 +12,7 @@ namespace npumoe {
 namespace {
 
 constexpr double kQuietSeconds = 1.0;
+constexpr double kLongestSilence = 30.0;  // seconds
 
 // "41 s", "3 min", "2 h 5 min".
 std::string Duration(double seconds) {
@@ -28,8 +29,10 @@ void Progress::Show(size_t done_tokens, size_t total_tokens) {
   const double elapsed = Now() - start_;
   const size_t total = std::max<size_t>(total_tokens, 1), done = std::min(done_tokens, total);
   const size_t tenth = done * 10 / total;
-  if (elapsed < kQuietSeconds || done == 0 || (!terminal_ && tenth < next_tenth_)) return;
+  if (elapsed < kQuietSeconds || done == 0) return;
+  if (!terminal_ && tenth < next_tenth_ && elapsed < next_seconds_) return;
   next_tenth_ = tenth + 1;
+  next_seconds_ = elapsed + kLongestSilence;
   const double per_second = static_cast<double>(done) / elapsed;
   const std::string line =
       fmt::format("{}: {} of {} tokens ({} %), {:.1f} t/s, {} left", name_, done, total, done * 100 / total, per_second,

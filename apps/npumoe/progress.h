@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shows how far work over tokens has come: one line that is redrawn on a terminal, a line per tenth elsewhere.
+// Shows how far work over tokens has come: one line that is redrawn on a terminal, elsewhere a line per tenth, and at least one every half minute.
 #pragma once
 
 #include <cstddef>
@@ -25,6 +25,7 @@ class Progress {
   const double start_;
   const bool terminal_;
   size_t next_tenth_ = 0;  // off a terminal: the first line comes after a second, the others per tenth
+  double next_seconds_ = 0;
   bool drawn_ = false;
 };
 

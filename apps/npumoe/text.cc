@@ -131,6 +131,10 @@ std::string FormatCount(uint64_t count) {
   return Scaled(count, 1000.0, kUnits);
 }
 
+std::string NamedLine(size_t width, std::string_view name, std::string_view value) {
+  return fmt::format("{:<{}} {}\n", name, width, OneLine(value));
+}
+
 std::string OneLine(std::string_view text) {
   std::string line;
   line.reserve(text.size());

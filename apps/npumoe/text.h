@@ -20,6 +20,9 @@ std::string FormatCount(uint64_t count);
 // \xNN. For people to read, not to parse back.
 std::string OneLine(std::string_view text);
 
+// One line of a report: the name, padded to `width`, and the value in one line (OneLine).
+std::string NamedLine(size_t width, std::string_view name, std::string_view value);
+
 // \n \t \r \" \' \\ and \xNN become their byte; any other backslash stays as it is.
 std::string Unescape(std::string_view text);
 

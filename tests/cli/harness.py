@@ -2,6 +2,7 @@
 """Runs the program under test and looks at what comes back."""
 import os
 import pathlib
+import re
 import select
 import subprocess
 import sys
@@ -20,9 +21,15 @@ def clean_environment(**extra):
     return {**kept, **extra}
 
 
+PROGRESS = re.compile(r"^npumoe: \w+: \d+ of \d+ tokens \(\d+ %\), [\d.]+ t/s, .* left\n", re.MULTILINE)
+
+
 class Outcome:
+    """What a command left. Lines of progress are taken out: how many there are depends on how busy the machine is."""
+
     def __init__(self, code, out, err):
-        self.code, self.out, self.err = code, out, err.decode("utf-8", "replace")
+        self.code, self.out = code, out
+        self.err = PROGRESS.sub("", err.decode("utf-8", "replace"))
         self.lines = self.err.splitlines()
 
     def text(self):
@@ -38,9 +45,9 @@ class Running(subprocess.Popen):
         super().__exit__(*args)
 
 
-def npumoe(*args, stdin=b"", env=None):
+def npumoe(*args, stdin=b"", env=None, preexec_fn=None):
     done = subprocess.run([NPUMOE, *map(os.fspath, args)], input=stdin, capture_output=True, timeout=SECONDS,
-                          env=clean_environment(**(env or {})), check=False)
+                          env=clean_environment(**(env or {})), check=False, preexec_fn=preexec_fn)
     return Outcome(done.returncode, done.stdout, done.stderr)
 
 
