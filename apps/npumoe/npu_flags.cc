@@ -25,20 +25,28 @@ void NpuFlags::AddTo(CLI::App& app) {
   batch_ = app.add_option("--moe-batch", npu_.plan.moe_batch_tokens,
                           "for a plan made now: tokens whose experts run together")
                ->check(CLI::Range(1u, kMaxChunkTokens));
+  expert_weights_ = app.add_option("--expert-weights", npu_.plan.expert_weights,
+                                   "for a plan made now: fp16, int8, lut8, lut6 or lut4");
+  attention_weights_ = app.add_option("--attention-weights", npu_.plan.attention_weights, "likewise");
   overflow_ = app.add_option("--overflow", npu_.mode,
                              "rows above a capacity: exact computes them on the CPU, prune drops them, reroute gives "
                              "them to other experts; default: the plan's");
   placement_->check(CLI::IsMember(Placements()));
   objective_->check(CLI::IsMember({"time", "energy", "edp"}));
   overflow_->check(CLI::IsMember({"exact", "prune", "reroute"}));
-  for (CLI::Option* option : {plan_, stats_, placement_, objective_, chunk_, batch_, overflow_}) {
+  for (CLI::Option* option : {expert_weights_, attention_weights_}) option->check(CLI::IsMember(WeightFormats()));
+  for (CLI::Option* option : Options()) {
     option->take_last()->group(group);
   }
   app.add_option("--trace", trace_path_, "write what ran where and when, for Perfetto")->take_last()->group(group);
 }
 
+std::vector<CLI::Option*> NpuFlags::Options() const {
+  return {plan_, stats_, placement_, objective_, chunk_, batch_, expert_weights_, attention_weights_, overflow_};
+}
+
 Status NpuFlags::Fill(EngineOptions& options) const {
-  for (const CLI::Option* option : {plan_, stats_, placement_, objective_, chunk_, batch_, overflow_}) {
+  for (const CLI::Option* option : Options()) {
     if (option->count() == 0) continue;
     if (!wanted()) return Error{Code::kInvalidArgument, option->get_name() + ": wants --npu too"};
     const bool is_making = option != plan_ && option != stats_ && option != overflow_;
@@ -48,7 +56,9 @@ Status NpuFlags::Fill(EngineOptions& options) const {
   }
   options.npu = npu_;
   // Asked for a plan of this kind: the model's own is not it.
-  options.npu.make_plan = placement_->count() + objective_->count() + chunk_->count() + batch_->count() > 0;
+  options.npu.make_plan = placement_->count() + objective_->count() + chunk_->count() + batch_->count() +
+                              expert_weights_->count() + attention_weights_->count() >
+                          0;
   options.trace = !trace_path_.empty();
   return Ok{};
 }

@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <string>
+#include <vector>
 
 #include "npumoe/engine.h"
 
@@ -19,10 +20,12 @@ class NpuFlags {
   const std::string& trace_path() const { return trace_path_; }
 
  private:
+  std::vector<CLI::Option*> Options() const;  // all but --npu and --trace
+
   NpuOptions npu_;
   std::string trace_path_;
   CLI::Option *plan_ = nullptr, *stats_ = nullptr, *placement_ = nullptr, *objective_ = nullptr, *chunk_ = nullptr,
-              *batch_ = nullptr, *overflow_ = nullptr;
+              *batch_ = nullptr, *expert_weights_ = nullptr, *attention_weights_ = nullptr, *overflow_ = nullptr;
 };
 
 // Says on stderr what the NPU did: one line, or with `whole` the table; fallbacks always.

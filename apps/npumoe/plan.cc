@@ -42,7 +42,7 @@ struct PlanFlags {
     app.add_option("--mode,--overflow", options.mode,
                    "rows above a capacity: exact computes them on the CPU, prune drops them, reroute gives them to "
                    "other experts [exact]");
-    app.add_option("--expert-weights", options.expert_weights, "fp16, or int8 per output channel [fp16]");
+    app.add_option("--expert-weights", options.expert_weights, "fp16, int8, lut8, lut6 or lut4 (palettes of 256, 64, 16 values) [fp16]");
     app.add_option("--attention-weights", options.attention_weights, "likewise [fp16]");
     app.add_flag("--phimoe-llama-cpp", options.phimoe_llama_cpp, "PhiMoE as llama.cpp computes it");
     app.add_flag("--explain", explain, "the reason of every decision");

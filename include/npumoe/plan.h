@@ -20,7 +20,7 @@ struct PlanOptions {
   std::string objective = "time";    // "time", "energy", "edp" (their product)
   std::string placement = "ours";    // one of Placements()
   std::string mode = "exact";        // what happens to overflow: "exact", "prune", "reroute"
-  std::string expert_weights = "fp16", attention_weights = "fp16";  // or "int8" per output channel
+  std::string expert_weights = "fp16", attention_weights = "fp16";  // one of WeightFormats()
   bool phimoe_llama_cpp = false;  // as in EngineOptions; a plan is for one reading of PhiMoE
 };
 
@@ -37,6 +37,10 @@ struct PlanDocument {
 
 // "ours", the paper's baselines and the steps of its ablation.
 std::vector<std::string_view> Placements();
+
+// How programs may hold weights: "fp16", "int8" (a scale per output channel), "lut8", "lut6", "lut4" (indices into
+// palettes of fp16 values); docs/weights.md.
+std::vector<std::string_view> WeightFormats();
 
 // `stats_json`: what `Calibrate` made, with `stats_name` as the subject of messages; empty = not calibrated. Fails with
 // kInvalidArgument naming a bad option, or saying that the statistics are of another model.

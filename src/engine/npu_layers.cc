@@ -21,7 +21,7 @@ NpuLayers::NpuLayers(const Model& model, Plan plan, std::unique_ptr<NpuDevice> d
       device_(std::move(device)),
       ffn_(ffn),
       clock_(device_->Spec()),
-      programs_(model, plan_, *device_, clock_),
+      programs_(model, plan_, *device_, clock_, compute.pool),
       attention_(model, plan_, programs_, clock_, compute, attention, ffn),
       experts_(model, plan_, programs_, clock_, ffn) {}
 

@@ -207,6 +207,29 @@ TEST_P(NpuLayersTest, AnyPlanGivesTheCpusDistributionsAndDropsNothing) {
   }
 }
 
+// Every format runs whole models without a fallback, and the distributions come nearer with every bit: the divergence
+// grows with the square of the weights' relative error, which is a fourth and less for two bits more.
+TEST_P(NpuLayersTest, EveryWeightFormatRuns) {
+  const auto cpu = Logits(nullptr, nullptr);
+  const auto divergence = [&](WeightFormat format) {
+    Plan plan = RandomPlan(config(), 3);
+    plan.expert_weights = plan.attention_weights = format;
+    RunReport report;
+    const auto npu = Logits(&plan, M2Max(), &report);
+    EXPECT_TRUE(report.fallbacks.empty()) << report.fallbacks.begin()->first;
+    EXPECT_GT(report.Attention().rows_used, 0u);
+    return MedianKl(cpu, npu);
+  };
+  const double fp16 = divergence(WeightFormat::kFp16), int8 = divergence(WeightFormat::kInt8),
+               lut8 = divergence(WeightFormat::kLut8), lut6 = divergence(WeightFormat::kLut6),
+               lut4 = divergence(WeightFormat::kLut4);
+  EXPECT_LT(fp16, lut8);
+  EXPECT_LT(4 * lut8, lut6);
+  EXPECT_LT(4 * lut6, lut4);
+  EXPECT_LT(lut8, 1e-3);
+  EXPECT_LT(int8, 1e-3);
+}
+
 TEST_P(NpuLayersTest, AFailingDeviceChangesNothingButTheReport) {
   const auto cpu = Logits(nullptr, nullptr);
   const Plan plan = RandomPlan(config(), 2);

@@ -10,8 +10,14 @@
 
 namespace npumoe {
 
-NpuPrograms::NpuPrograms(const Model& model, const Plan& plan, NpuDevice& device, RunClock& clock)
-    : model_(model), config_(model.config()), plan_(plan), device_(device), clock_(clock), layers_(config_.n_layers) {
+NpuPrograms::NpuPrograms(const Model& model, const Plan& plan, NpuDevice& device, RunClock& clock, ThreadPool& pool)
+    : model_(model),
+      config_(model.config()),
+      plan_(plan),
+      device_(device),
+      clock_(clock),
+      pool_(pool),
+      layers_(config_.n_layers) {
   for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
     layers_[layer].attention.key = fmt::format("attention_{}", layer);
     layers_[layer].groups.resize(plan.layers[layer].groups.size());
@@ -26,9 +32,9 @@ Result<Graph> NpuPrograms::Build(uint32_t layer, size_t index) const {
   const LayerPlan& plan = plan_.layers[layer];
   if (index == kAttention) {
     return BuildAttentionStage(config_, weights, config_.IsMoeLayer(layer), plan_.chunk_tokens, plan_.kv_buckets,
-                               plan_.attention_weights);
+                               plan_.attention_weights, &pool_);
   }
-  return BuildExpertGroup(config_, weights, plan.groups[index], plan_.expert_weights, plan.expert_scale);
+  return BuildExpertGroup(config_, weights, plan.groups[index], plan_.expert_weights, plan.expert_scale, &pool_);
 }
 
 size_t NpuPrograms::HostBytes() const {

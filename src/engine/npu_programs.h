@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/thread_pool.h"
 #include "engine/run_clock.h"
 #include "model/weights.h"
 #include "moe/plan.h"
@@ -18,10 +19,10 @@ namespace npumoe {
 
 // Layers come round in order, so what makes room is the program whose layer is needed last: the one that ran last.
 // A program that the device refuses is never tried again; the clock's report says why. One thread at a time; borrows
-// model, plan, device and clock.
+// model, plan, device, clock and pool, whose owner is the thread that loads.
 class NpuPrograms {
  public:
-  NpuPrograms(const Model& model, const Plan& plan, NpuDevice& device, RunClock& clock);
+  NpuPrograms(const Model& model, const Plan& plan, NpuDevice& device, RunClock& clock, ThreadPool& pool);
 
   // The loaded program, or nullptr when the device refuses it.
   NpuProgram* Attention(uint32_t layer);
@@ -81,6 +82,7 @@ class NpuPrograms {
   const Plan& plan_;
   NpuDevice& device_;
   RunClock& clock_;
+  ThreadPool& pool_;
   std::vector<Layer> layers_;
   size_t HostBytes() const;
 

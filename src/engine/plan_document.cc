@@ -162,6 +162,7 @@ Result<PlanWithReasons> MakePlanFor(const Model& model, const RoutingStats* stat
 }
 
 std::vector<std::string_view> Placements() { return PlacementNames(); }
+std::vector<std::string_view> WeightFormats() { return WeightFormatNames(); }
 
 Result<PlanDocument> MakePlanDocument(const std::string& model_path, std::string_view stats_json,
                                       std::string_view stats_name, const PlanOptions& options) {

@@ -175,8 +175,8 @@ TEST_F(PlanDocumentTest, IsWhatTheCommandLineShows) {
             "placement: 'best' is unknown, wanted one of ours, cpu, naive, anemll, base, tiers, tiers+groups, all");
   EXPECT_EQ(problem([](PlanOptions& o) { o.mode = "drop"; }),
             "mode: 'drop' is unknown, wanted one of exact, prune, reroute");
-  EXPECT_EQ(problem([](PlanOptions& o) { o.expert_weights = "lut4"; }),
-            "expert weights: 'lut4' is unknown, wanted one of fp16, int8");
+  EXPECT_EQ(problem([](PlanOptions& o) { o.expert_weights = "lut5"; }),
+            "expert weights: 'lut5' is unknown, wanted one of fp16, int8, lut8, lut6, lut4");
   EXPECT_EQ(problem([](PlanOptions& o) { o.n_tiers = 0; }), "planner: 0 tiers, wanted at least 1");
 }
 

@@ -72,7 +72,7 @@ TEST(PlannedPackages, OfTheDemoModel) {
   const ScratchFolder folder;
   Counts counts;
   // The planner keeps experts as small as these on the CPU; the paper's plan takes them to the NPU whatever it costs.
-  for (const WeightFormat format : {WeightFormat::kFp16, WeightFormat::kInt8}) {
+  for (const WeightFormat format : {WeightFormat::kFp16, WeightFormat::kInt8, WeightFormat::kLut6}) {
     PlanRequest request;
     request.placement = Placement::kTiersGroups;
     request.chunk_tokens = 32;
@@ -95,9 +95,10 @@ TEST(PlannedPackages, OfTheDemoModel) {
                       folder, counts, layer == 0);
     }
   }
-  EXPECT_GE(counts.graphs, 4 * model->config().n_layers);
+  EXPECT_GE(counts.graphs, 6 * model->config().n_layers);
   EXPECT_GE(counts.functions, counts.graphs);
   EXPECT_GT(counts.ops["constexpr_affine_dequantize"], 0u);
+  EXPECT_GT(counts.ops["constexpr_lut_to_dense"], 0u);
 }
 
 // One layer with the published widths and fewer experts, so that it fits in memory.
@@ -128,13 +129,17 @@ void ExpectLayerOf(std::string_view shape, uint32_t expert_dim, WeightFormat for
 }
 
 TEST(PlannedPackages, OfOneLayerOfQwen3) { ExpectLayerOf("qwen3-30b-a3b", 0, WeightFormat::kFp16); }
+TEST(PlannedPackages, OfOneLayerOfQwen3InPalettes) { ExpectLayerOf("qwen3-30b-a3b", 0, WeightFormat::kLut4); }
 TEST(PlannedPackages, OfOneLayerOfPhiTiny) { ExpectLayerOf("phi-tiny-moe", 0, WeightFormat::kInt8); }
 // 6,400 in the published model: 315 MB for two experts, a tenth here.
 TEST(PlannedPackages, OfOneLayerOfPhi35) { ExpectLayerOf("phi-3.5-moe", 640, WeightFormat::kFp16); }
 
 TEST(PlannedPackages, OfEveryFamily) {
   for (const char* shape : {"tiny-qwen3moe", "tiny-phimoe", "tiny-mixtral", "tiny-qwen2moe", "tiny-olmoe"}) {
-    for (const WeightFormat format : {WeightFormat::kFp16, WeightFormat::kInt8}) ExpectLayerOf(shape, 0, format);
+    for (const WeightFormat format : {WeightFormat::kFp16, WeightFormat::kInt8, WeightFormat::kLut8,
+                                      WeightFormat::kLut6, WeightFormat::kLut4}) {
+      ExpectLayerOf(shape, 0, format);
+    }
   }
 }
 

@@ -214,12 +214,17 @@ std::vector<std::string_view> PlacementNames() {
   return names;
 }
 
+std::vector<std::string_view> WeightFormatNames() {
+  std::vector<std::string_view> names;
+  for (const auto& [format, name] : kFormats) names.push_back(name);
+  return names;
+}
+
 Result<Objective> ParseObjective(std::string_view name) { return Parse(kObjectives, name, "objective"); }
 Result<Placement> ParsePlacement(std::string_view name) { return Parse(kPlacements, name, "placement"); }
 Result<OverflowMode> ParseOverflowMode(std::string_view name) { return Parse(kModes, name, "mode"); }
 Result<WeightFormat> ParseWeightFormat(std::string_view name, std::string_view option) {
-  constexpr Names<WeightFormat, 2> kOffered{{{WeightFormat::kFp16, "fp16"}, {WeightFormat::kInt8, "int8"}}};
-  return Parse(kOffered, name, option);
+  return Parse(kFormats, name, option);
 }
 
 std::string ToJson(const Plan& plan) {

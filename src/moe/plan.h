@@ -18,6 +18,8 @@ enum class PrefillOrder { kLayerMajor, kChunkMajor };
 enum class OverflowMode { kExact, kPrune, kReroute };
 enum class Objective { kTime, kEnergy, kEnergyDelay };
 enum class AttentionPlace { kNpu, kCpu };
+// How programs hold weights: fp16; int8 with a scale per output channel; indices of 8, 6 or 4 bits into a palette of fp16
+// values per kPaletteRows output channels (see weight_format.h).
 enum class WeightFormat { kFp16, kInt8, kLut8, kLut6, kLut4 };
 
 // Whole plans: ours, the paper's baselines, and the steps of its ablation.
@@ -83,12 +85,13 @@ std::string_view ToString(Objective objective);
 std::string_view ToString(WeightFormat format);
 std::string_view ToString(Placement placement);
 std::vector<std::string_view> PlacementNames();
+std::vector<std::string_view> WeightFormatNames();
 
 // Options by name; kInvalidArgument lists the known names.
 Result<Objective> ParseObjective(std::string_view name);
 Result<Placement> ParsePlacement(std::string_view name);
 Result<OverflowMode> ParseOverflowMode(std::string_view name);
-// Formats that a plan can be made with: fp16, or int8 per output channel. `option` is the subject of the message.
+// `option` is the subject of the message.
 Result<WeightFormat> ParseWeightFormat(std::string_view name, std::string_view option);
 
 }  // namespace npumoe

@@ -30,7 +30,8 @@ TEST(PlannerModel, GroupWorkIsWhatTheGraphCounts) {
   const Model model = RandomModel(folder, "tiny-qwen3moe");
   for (const char* name : {"m1", "m2-max"}) {  // int8 is unfolded on one and streamed on the other
     const NpuSpec& spec = **FindSpec(name);
-    for (const WeightFormat format : {WeightFormat::kFp16, WeightFormat::kInt8}) {
+    for (const WeightFormat format : {WeightFormat::kFp16, WeightFormat::kInt8, WeightFormat::kLut8,
+                                      WeightFormat::kLut6, WeightFormat::kLut4}) {
       const ExpertGroup group{{1, 4, 6}, {32, 256, 1024, 2048}};
       const Graph graph = BuildExpertGroup(model.config(), model.weights().layers[1], group, format, 1).value();
       for (const uint32_t capacity : group.capacities) {
@@ -59,6 +60,13 @@ TEST(PlannerModel, AttentionThatFitsIsAccepted) {
         BuildAttentionStage(config, model.weights().layers[0], true, 64, buckets, WeightFormat::kFp16).value();
     EXPECT_EQ(AttentionMisfit(config, spec, 64, WeightFormat::kFp16), "") << shape;
     EXPECT_TRUE(CheckLimits(graph, spec, shape).ok());
+    for (const WeightFormat format : {WeightFormat::kInt8, WeightFormat::kLut8, WeightFormat::kLut4}) {
+      const Graph stored = BuildAttentionStage(config, model.weights().layers[0], true, 64, buckets, format).value();
+      EXPECT_TRUE(CheckLimits(stored, spec, shape).ok());
+      EXPECT_LE(stored.WeightBytes(), AttentionWeightBytes(config, true, format)) << shape << ToString(format);
+      EXPECT_GE(stored.WeightBytes() + kGraphConstantBytes + 2 * size_t{16} * config.dim,
+                AttentionWeightBytes(config, true, format));
+    }
     EXPECT_LE(graph.WeightBytes(), AttentionWeightBytes(config, true, WeightFormat::kFp16)) << shape;
     // The tightest specs that the planner accepts are accepted by the device as well.
     size_t refused = 0;

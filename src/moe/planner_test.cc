@@ -19,6 +19,12 @@
 namespace npumoe {
 namespace {
 
+WeightFormat AnyFormat(Random& random) {
+  constexpr WeightFormat kFormats[] = {WeightFormat::kFp16, WeightFormat::kInt8, WeightFormat::kLut8,
+                                       WeightFormat::kLut6, WeightFormat::kLut4};
+  return kFormats[random.Below(std::size(kFormats))];
+}
+
 constexpr Placement kPlacements[] = {Placement::kOurs, Placement::kCpu,   Placement::kNaive,       Placement::kAnemll,
                                      Placement::kBase, Placement::kTiers, Placement::kTiersGroups, Placement::kAll};
 
@@ -156,8 +162,7 @@ void ExpectWithinLimits(const Plan& plan, const ModelConfig& config, const NpuSp
       const size_t n = group.experts.size();
       EXPECT_LE(n * config.dim, spec.max_channels);
       EXPECT_LE(n * config.expert_dim, spec.max_channels);
-      const size_t bytes = request.expert_weights == WeightFormat::kInt8 ? 3 : 6;
-      EXPECT_LE(n * bytes * config.dim * config.expert_dim, spec.max_program_weight_bytes);
+      EXPECT_LE(n * ExpertWeightBytes(config, request.expert_weights), spec.max_program_weight_bytes);
       EXPECT_LE(group.capacities.size(), request.placement == Placement::kOurs ? 7u : 1u);
       EXPECT_LE(group.capacities.back(), spec.max_axis);
       EXPECT_TRUE(std::is_sorted(group.experts.begin(), group.experts.end()));
@@ -195,8 +200,8 @@ TEST(MakePlan, KeepsEveryLimitOfAThousandShapesAndSpecs) {
     request.placement = kPlacements[random.Below(std::size(kPlacements))];
     request.objective = static_cast<Objective>(random.Below(3));
     request.n_tiers = 1 + static_cast<uint32_t>(random.Below(4));
-    request.expert_weights = random.Below(2) == 0 ? WeightFormat::kFp16 : WeightFormat::kInt8;
-    request.attention_weights = random.Below(2) == 0 ? WeightFormat::kFp16 : WeightFormat::kInt8;
+    request.expert_weights = AnyFormat(random);
+    request.attention_weights = AnyFormat(random);
     const RoutingStats stats =
         Routing(config, 64 + static_cast<uint32_t>(random.Below(1000)), random.Uniform() * 1.5, random.Next());
     const auto plan = MakePlan(config, stats, spec, request);
@@ -306,7 +311,7 @@ TEST(MakePlan, IsWithinTwoPercentOfTheBestPlanOfSmallCases) {
     request.chunk_tokens = request.moe_batch_tokens = request.prompt_tokens = 128;
     request.placement = std::array{Placement::kOurs, Placement::kAll, Placement::kTiersGroups}[random.Below(3)];
     request.objective = static_cast<Objective>(random.Below(3));
-    request.expert_weights = random.Below(2) == 0 ? WeightFormat::kFp16 : WeightFormat::kInt8;
+    request.expert_weights = AnyFormat(random);
     const bool ours = request.placement == Placement::kOurs;
     const ModelConfig config =
         Model(1, 2 + static_cast<uint32_t>(random.Below(ours ? 5 : 4)), 256 << random.Below(5), 256 << random.Below(5));
@@ -333,7 +338,7 @@ TEST(MakePlan, IsWithinTwoPercentOfTheBestPairWhenProgramsTakeTurns) {
     request.chunk_tokens = request.moe_batch_tokens = request.prompt_tokens = 128;
     request.placement = random.Below(2) == 0 ? Placement::kOurs : Placement::kAll;
     request.objective = static_cast<Objective>(random.Below(3));
-    request.expert_weights = random.Below(2) == 0 ? WeightFormat::kFp16 : WeightFormat::kInt8;
+    request.expert_weights = AnyFormat(random);
     const ModelConfig config =
         Model(2, request.placement == Placement::kOurs ? 3 : 2, 512 << random.Below(4), 512 << random.Below(4));
     const RoutingStats stats = Routing(config, 128, random.Uniform() * 1.5, random.Next());

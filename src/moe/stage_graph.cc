@@ -35,21 +35,19 @@ struct AttentionConstants {
 
 class AttentionBuilder {
  public:
-  AttentionBuilder(const ModelConfig& config, const LayerWeights& weights, bool moe_layer, size_t chunk_tokens,
-                   WeightFormat format)
+  AttentionBuilder(const ModelConfig& config, const LayerWeights& weights, bool moe_layer, size_t chunk_tokens)
       : config_(config),
         weights_(weights),
         moe_layer_(moe_layer),
         c_(chunk_tokens),
-        permutation_(HeadPermutation(config)) {
-    AddConstants(format);
-  }
+        permutation_(HeadPermutation(config)) {}
 
+  // Before any function.
+  Status AddConstants(WeightFormat format, ThreadPool* pool);
   void AddFunction(uint32_t kv_length);
   Result<Graph> Finish() && { return std::move(b_).Finish(); }
 
  private:
-  void AddConstants(WeightFormat format);
   std::vector<float> Reordered(const TensorView& view, std::span<const uint32_t> order) const;
   uint32_t AddVector(const TensorView& view, std::vector<size_t> dims, std::span<const uint32_t> order = {});
   uint32_t AddGamma(const TensorView& view, size_t n, NormKind kind, std::span<const uint32_t> order);
@@ -103,14 +101,18 @@ uint32_t AttentionBuilder::AddHeadBias(const TensorView& bias, size_t n_heads, b
                    rotated ? std::span<const uint32_t>(permutation_) : std::span<const uint32_t>());
 }
 
-void AttentionBuilder::AddConstants(WeightFormat format) {
+Status AttentionBuilder::AddConstants(WeightFormat format, ThreadPool* pool) {
   const size_t dim = config_.dim, head_dim = config_.head_dim;
-  k_.wq = AddWeight(b_, {&weights_.wq, 1}, format, permutation_);
-  k_.wk = AddWeight(b_, {&weights_.wk, 1}, format, permutation_);
-  k_.wv = AddWeight(b_, {&weights_.wv, 1}, format, {});
-  k_.wo = AddWeight(b_, {&weights_.wo, 1}, format, {});
+  const WeightOptions plain{.format = format, .pool = pool};
+  const WeightOptions rotated{.format = format, .head_order = permutation_, .pool = pool};
+  NM_TRY_VAR(k_.wq, AddWeight(b_, {&weights_.wq, 1}, rotated));
+  NM_TRY_VAR(k_.wk, AddWeight(b_, {&weights_.wk, 1}, rotated));
+  NM_TRY_VAR(k_.wv, AddWeight(b_, {&weights_.wv, 1}, plain));
+  NM_TRY_VAR(k_.wo, AddWeight(b_, {&weights_.wo, 1}, plain));
   // The router decides who computes: it keeps fp16 whatever the format of the rest.
-  if (moe_layer_) k_.router = AddWeight(b_, {&weights_.router, 1}, WeightFormat::kFp16, {});
+  if (moe_layer_) {
+    NM_TRY_VAR(k_.router, AddWeight(b_, {&weights_.router, 1}, {}));
+  }
   k_.attn_gamma = AddGamma(weights_.attn_norm, dim, config_.norm, {});
   k_.attn_beta = AddVector(weights_.attn_norm_bias, {1, dim, 1, 1});
   k_.ffn_gamma = AddGamma(weights_.ffn_norm, dim, config_.norm, {});
@@ -122,6 +124,7 @@ void AttentionBuilder::AddConstants(WeightFormat format) {
   k_.bk = AddHeadBias(weights_.bk, config_.n_kv_heads, true);
   k_.bv = AddHeadBias(weights_.bv, config_.n_kv_heads, false);
   k_.bo = AddVector(weights_.bo, {1, dim, 1, 1});
+  return Ok{};
 }
 
 ValueId AttentionBuilder::AddBias(ValueId x, uint32_t bias) {
@@ -219,12 +222,6 @@ void AttentionBuilder::AddFunction(uint32_t kv_length) {
   b_.Output("router", b_.Conv1x1(after, UseWeight(b_, k_.router)));
 }
 
-// Storing another format than the plan names would make every report about it false.
-Status CheckFormat(WeightFormat format) {
-  if (format == WeightFormat::kFp16 || format == WeightFormat::kInt8) return Ok{};
-  return MakeError(Code::kUnsupported, "plan: weight format {}, wanted fp16 or int8", ToString(format));
-}
-
 }  // namespace
 
 std::string CapacityFunction(uint32_t capacity) { return fmt::format("rows_{}", capacity); }
@@ -240,8 +237,7 @@ std::vector<uint32_t> HeadPermutation(const ModelConfig& config) {
 }
 
 Result<Graph> BuildExpertGroup(const ModelConfig& config, const LayerWeights& weights, const ExpertGroup& group,
-                               WeightFormat format, float expert_scale) {
-  NM_TRY(CheckFormat(format));
+                               ExpertFormats formats, float expert_scale, ThreadPool* pool) {
   std::vector<TensorView> gate, up, down;
   for (const uint32_t expert : group.experts) {
     if (expert >= weights.expert_gate.size()) {
@@ -253,8 +249,10 @@ Result<Graph> BuildExpertGroup(const ModelConfig& config, const LayerWeights& we
   }
   if (group.experts.empty()) return MakeError(Code::kInvalidArgument, "plan: a group without experts");
   GraphBuilder b;
-  const WeightConstant w_gate = AddWeight(b, gate, format, {}), w_up = AddWeight(b, up, format, {}, expert_scale),
-                       w_down = AddWeight(b, down, format, {});
+  NM_TRY_VAR(const WeightConstant w_gate, AddWeight(b, gate, {.format = formats.gate_up, .pool = pool}));
+  NM_TRY_VAR(const WeightConstant w_up,
+             AddWeight(b, up, {.format = formats.gate_up, .divisor = expert_scale, .pool = pool}));
+  NM_TRY_VAR(const WeightConstant w_down, AddWeight(b, down, {.format = formats.down, .pool = pool}));
   const int32_t n = I32(group.experts.size());
   for (const uint32_t capacity : group.capacities) {
     b.BeginFunction(CapacityFunction(capacity));
@@ -267,9 +265,10 @@ Result<Graph> BuildExpertGroup(const ModelConfig& config, const LayerWeights& we
 }
 
 Result<Graph> BuildAttentionStage(const ModelConfig& config, const LayerWeights& weights, bool moe_layer,
-                                  uint32_t chunk_tokens, std::span<const uint32_t> kv_lengths, WeightFormat format) {
-  NM_TRY(CheckFormat(format));
-  AttentionBuilder builder(config, weights, moe_layer, chunk_tokens, format);
+                                  uint32_t chunk_tokens, std::span<const uint32_t> kv_lengths, WeightFormat format,
+                                  ThreadPool* pool) {
+  AttentionBuilder builder(config, weights, moe_layer, chunk_tokens);
+  NM_TRY(builder.AddConstants(format, pool));
   for (const uint32_t kv_length : kv_lengths) builder.AddFunction(kv_length);
   return std::move(builder).Finish();
 }

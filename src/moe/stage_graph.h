@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/thread_pool.h"
 #include "graph/graph.h"
 #include "model/config.h"
 #include "model/weights.h"
@@ -23,12 +24,20 @@ constexpr size_t RoundUp(size_t n, size_t multiple) { return (n + multiple - 1) 
 std::string CapacityFunction(uint32_t capacity);
 std::string KvFunction(uint32_t kv_length);
 
+// Formats of an expert's projections; one for all of them where a single one is given.
+struct ExpertFormats {
+  ExpertFormats(WeightFormat all) : gate_up(all), down(all) {}  // NOLINT(google-explicit-constructor)
+  ExpertFormats(WeightFormat of_gate_up, WeightFormat of_down) : gate_up(of_gate_up), down(of_down) {}
+  WeightFormat gate_up, down;
+};
+
 // Experts of one tier as one grouped 1x1 convolution per projection, one function per capacity C:
 //   x [1, G * dim, 1, C]  ->  y [1, G * dim, 1, C]
 // Slice g of the channels is experts[g]. Weights become fp16 (or the plan's format). The up projection is divided by
-// `expert_scale`, which makes the hidden values and y smaller by that factor: the caller multiplies y back.
+// `expert_scale`, which makes the hidden values and y smaller by that factor: the caller multiplies y back. Weights are
+// converted by all threads of `pool`; the graph is the same without one. Fails as AddWeight does.
 Result<Graph> BuildExpertGroup(const ModelConfig& config, const LayerWeights& weights, const ExpertGroup& group,
-                               WeightFormat format, float expert_scale);
+                               ExpertFormats formats, float expert_scale, ThreadPool* pool = nullptr);
 
 // Attention of one layer for a chunk of C tokens, one function per length L of the cache bucket:
 //   x     [1, dim, 1, C]                 residual stream
@@ -41,7 +50,8 @@ Result<Graph> BuildExpertGroup(const ModelConfig& config, const LayerWeights& we
 //   router [1, n_experts, 1, C]          logits; absent in a dense layer
 // Keys are in half-split (NeoX) order whatever the file's; see HeadPermutation.
 Result<Graph> BuildAttentionStage(const ModelConfig& config, const LayerWeights& weights, bool moe_layer,
-                                  uint32_t chunk_tokens, std::span<const uint32_t> kv_lengths, WeightFormat format);
+                                  uint32_t chunk_tokens, std::span<const uint32_t> kv_lengths, WeightFormat format,
+                                  ThreadPool* pool = nullptr);
 
 // Position in a half-split head of element i of the file's head: identity unless rope_interleaved.
 std::vector<uint32_t> HeadPermutation(const ModelConfig& config);

@@ -13,7 +13,6 @@
 #include "graph/reference.h"
 #include "model/random_model.h"
 #include "model/test_files.h"
-#include "moe/weight_format.h"
 #include "tensor/float16.h"
 #include "tensor/quantize.h"
 
@@ -131,19 +130,6 @@ TEST(ExpertGroup, EqualsItsExpertsOneByOneAtEveryCapacity) {
       // Against the file's own weights: fp16 keeps 11 bits.
       ExpectClose(y[0].floats, ExpertsByHand(weights, group.experts, x, false, 1), 1e-3, "weights of the file");
     }
-  }
-}
-
-TEST(ExpertGroup, RefusesFormatsThatItCannotStore) {
-  const ScratchFolder folder;
-  const Model model = TinyModel(folder, "tiny-qwen3moe", DType::kF32);
-  const LayerWeights& weights = model.weights().layers[0];
-  const ExpertGroup group{{0, 7}, {3}};
-  for (const WeightFormat format : {WeightFormat::kLut8, WeightFormat::kLut6, WeightFormat::kLut4}) {
-    const auto graph = BuildExpertGroup(model.config(), weights, group, format, 1.0f);
-    ASSERT_FALSE(graph.ok());
-    EXPECT_EQ(graph.error().code, Code::kUnsupported);
-    EXPECT_NE(graph.error().message.find(std::string(ToString(format))), std::string::npos);
   }
 }
 
@@ -427,22 +413,6 @@ TEST(HeadPermutation, SendsInterleavedPairsToHalves) {
   EXPECT_EQ(HeadPermutation(config), (std::vector<uint32_t>{0, 2, 1, 3, 4, 5}));
   config.rope_interleaved = false;
   EXPECT_EQ(HeadPermutation(config), (std::vector<uint32_t>{0, 1, 2, 3, 4, 5}));
-}
-
-TEST(WeightBytes, IsWhatAddWeightStores) {
-  const std::vector<float> values(6, 0.5f);
-  const TensorView view{DType::kF32, Shape::Of(2, 3), reinterpret_cast<const std::byte*>(values.data())};
-  for (const WeightFormat format : {WeightFormat::kFp16, WeightFormat::kInt8}) {
-    GraphBuilder b;
-    b.BeginFunction("main");
-    UseWeight(b, AddWeight(b, {&view, 1}, format, {}));
-    const ValueId x = b.Input("x", {ElemType::kF16, {1}});
-    b.Output("y", b.Unary(OpKind::kRelu, x));
-    const Graph graph = std::move(b).Finish().value();
-    // UseWeight adds the int8 zero point and the axis.
-    const size_t extra = format == WeightFormat::kInt8 ? 1 + sizeof(int32_t) : 0;
-    EXPECT_EQ(graph.WeightBytes(), WeightBytes(format, 2, 3) + extra);
-  }
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "graph/op_run.h"
 #include "kernels/half.h"
+#include "npu/fast_palette.h"
 #include "npu/fast_plan.h"
 
 namespace npumoe {
@@ -44,6 +45,10 @@ Status FastExecutor::Impl::Decode(const Function& function, const FastPlan& plan
   for (const Op* const op : plan.decoded_weights) {
     std::vector<uint16_t>& halves = decoded[KeyOf(function, *op)];
     if (!halves.empty()) continue;
+    if (auto looked_up = DecodePalette({graph, function, *op}, shared.pool)) {
+      halves = std::move(*looked_up);
+      continue;
+    }
     NM_TRY_VAR(const std::vector<Array> results,
                RunOp(graph, function, *op, std::vector<const Array*>(function.values.size()), true));
     halves.resize(results[0].floats.size());

@@ -328,6 +328,57 @@ TEST(FastExecutor, Int8WeightsAreUsedAsTheyAre) {
   }
 }
 
+// Weights [out, in, 1, 1] as indices into `groups` palettes of 2^bits values.
+ValueId PaletteWeight(Builder& b, size_t out, size_t in, size_t bits, size_t groups, bool packed) {
+  const size_t n = out * in, entries = size_t{1} << bits;
+  Random random(bits * 100 + groups);
+  std::vector<std::byte> indices((n * bits + 7) / 8);
+  for (size_t i = 0; i < n * bits; ++i) indices[i / 8] |= static_cast<std::byte>(random.Below(2) << (i % 8));
+  const Halves table = RandomHalves(groups * entries, bits);
+  if (packed) {
+    const std::vector<uint32_t> shape{static_cast<uint32_t>(out), static_cast<uint32_t>(in), 1, 1};
+    const auto bytes = std::as_bytes(std::span(shape));
+    return b->Add(
+        OpKind::kConstexprLutToDense,
+        {{"indices", {b->UseConstant(b->AddConstant({ElemType::kU8, {indices.size()}}, indices), "indices")}},
+         {"lut", {b->UseConstant(b->AddConstant({ElemType::kF16, {entries}}, Bytes(table)), "lut")}},
+         {"shape",
+          {b->UseConstant(b->AddConstant({ElemType::kU32, {4}}, {bytes.begin(), bytes.end()}), "shape")}}})[0];
+  }
+  const ElemType elem = bits == 8 ? ElemType::kU8 : bits == 6 ? ElemType::kU6 : bits == 4 ? ElemType::kU4 : ElemType::kU3;
+  return b->Add(
+      OpKind::kConstexprLutToDense,
+      {{"indices", {b->UseConstant(b->AddConstant({elem, {out, in, 1, 1}}, indices), "indices")}},
+       {"lut", {b->UseConstant(b->AddConstant({ElemType::kF16, {groups, 1, 1, 1, entries, 1}}, Bytes(table)), "lut")}}})[0];
+}
+
+TEST(FastExecutor, PalettesAreDecodedLikeTheReference) {
+  struct Case {
+    size_t bits, groups;
+    bool packed;
+  };
+  for (const Case& c : {Case{4, 1, false}, {4, 6, false}, {6, 2, false}, {8, 3, false}, {3, 2, false}, {6, 1, true}, {8, 1, true}}) {
+    // 12 * 7 indices of 3 bits end within a byte.
+    Builder b;
+    const ValueId x = b.Input({1, 7, 1, 5});
+    ExpectSameBits(b.Finish({b->Conv1x1(x, PaletteWeight(b, 12, 7, c.bits, c.groups, c.packed))}));
+    // More indices than one task takes, groups across the border.
+    Builder large;
+    const ValueId y = large.Input({1, 300, 1, 2});
+    ExpectSameBits(large.Finish({large->Conv1x1(y, PaletteWeight(large, 240, 300, c.bits, c.groups, c.packed))}));
+  }
+}
+
+TEST(FastExecutor, FunctionsShareADecodedPalette) {
+  Builder b;
+  const ValueId x = b.Input({1, 7, 1, 5});
+  const ValueId weight = PaletteWeight(b, 12, 7, 4, 3, false);
+  const Graph graph = b.Finish({b->Conv1x1(x, weight), b->Conv1x1(b->Unary(OpKind::kSilu, x), weight)});
+  ThreadPool pool(1);
+  FastShared shared(pool);
+  EXPECT_EQ(FastExecutor::Make(graph, shared).value()->HostBytes(), 12 * 7 * sizeof(uint16_t));
+}
+
 // Ops without a fast form, and values that are not fp16, stand between fast ones.
 TEST(FastExecutor, TheReferenceFillsIn) {
   Builder b;

@@ -93,7 +93,7 @@ class Checker {
     if (dims.size() > kMaxGraphRank) return Broken("rank", dims.size(), kMaxGraphRank);
     for (size_t axis = 0; axis < dims.size(); ++axis) {
       const bool channel = dims.size() >= 3 && axis == 1;
-      const bool weight = value.is_constant() && axis == 0;  // output channels
+      const bool weight = (value.is_constant() || value.decoded) && axis == 0;  // output channels
       const size_t limit = channel || weight                                    ? spec_.max_channels
                            : kind == OpKind::kMatMul || kind == OpKind::kLinear ? spec_.max_matmul_axis
                                                                                 : spec_.max_axis;

@@ -20,6 +20,18 @@ class Npu(Case):
             self.assertEqual(npu["tokens"], cpu["tokens"], placement)
             self.assertEqual(npu["npu"]["fallbacks"], {}, placement)
 
+    def test_weight_formats(self):
+        args = [*NPU, "--placement", "base", "--npu-chunk", "64"]
+        exact = self.json_of(*args)["npu"]
+        for weights in ("fp16", "int8", "lut8", "lut6", "lut4"):
+            with self.subTest(weights=weights):
+                npu = self.json_of(*args, "--expert-weights", weights, "--attention-weights", weights)["npu"]
+                self.assertEqual(npu["fallbacks"], {})
+                self.assertEqual(npu["experts"]["rows_used"], exact["experts"]["rows_used"])
+                self.assertEqual(npu == exact, weights == "fp16")  # fewer bytes, less simulated time
+        self.fails(2, "--expert-weights", "run", self.model, "-p", "x", *NPU, "--expert-weights", "lut5")
+        self.fails(2, "wants --npu too", "run", self.model, "-p", "x", "--expert-weights", "lut4")
+
     def test_every_row_is_counted_once(self):
         done = self.json_of(*NPU, "--placement", "tiers+groups", "--npu-chunk", "64")
         n, report = done["timings"]["prompt_n"], done["npu"]

@@ -77,6 +77,22 @@ class Plan(Case):
         self.assertIn("no routing statistics", shown["reasons"][0])
         self.fails(2, "--json and -o -", "plan", self.model, "--json", "-o", "-")
 
+    def test_weight_formats_are_kept_and_counted(self):
+        sizes = {}
+        for weights in ("fp16", "int8", "lut8", "lut6", "lut4"):
+            out = self.dir / f"{weights}.json"
+            shown = json.loads(self.ok("plan", self.model, "--json", "--placement", "base", "-o", out,
+                                       "--expert-weights", weights, "--attention-weights", weights).text())
+            plan = json.loads(out.read_text())
+            self.assertEqual((plan["expert_weights"], plan["attention_weights"]), (weights, weights))
+            sizes[weights] = shown["program_bytes"]
+            text = self.ok("eval", self.model, "-f", self.write("t.txt", b"a text of some words " * 20), "--npu", "sim:m2-max",
+                           "--plan", out)
+            self.assertNotIn("fell back", text.err)
+        self.assertLess(sizes["int8"], 0.6 * sizes["fp16"])
+        self.assertLess(sizes["lut4"], sizes["lut6"])
+        self.assertLess(sizes["lut6"], sizes["lut8"])
+
     def test_dense_models_have_a_plan_of_attention(self):
         dense = self.dir / "dense.gguf"
         self.ok("make-model", "--shape", "tiny-llama", "-s", "1", "-o", dense)
@@ -97,7 +113,7 @@ class Plan(Case):
             ("wanted one of time, energy, edp", ["--objective", "speed"]),
             ("wanted one of ours, cpu, naive, anemll, base, tiers, tiers+groups, all", ["--placement", "best"]),
             ("wanted one of exact, prune, reroute", ["--mode", "drop"]),
-            ("wanted one of fp16, int8", ["--expert-weights", "lut4"]),
+            ("wanted one of fp16, int8, lut8, lut6, lut4", ["--expert-weights", "lut5"]),
             ("wanted one of m1, m2-max", ["--npu", "m9"]),
             ("--chunk", ["--chunk", "0"]),
             ("--chunk", ["--chunk", "4000000000"]),
