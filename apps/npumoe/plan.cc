@@ -42,7 +42,8 @@ struct PlanFlags {
     app.add_option("--mode,--overflow", options.mode,
                    "rows above a capacity: exact computes them on the CPU, prune drops them, reroute gives them to "
                    "other experts [exact]");
-    app.add_option("--expert-weights", options.expert_weights, "fp16, int8, lut8, lut6 or lut4 (palettes of 256, 64, 16 values) [fp16]");
+    app.add_option("--expert-weights", options.expert_weights,
+                   "fp16, int8, lut8, lut6 or lut4 (palettes of 256, 64, 16 values) [fp16]");
     app.add_option("--attention-weights", options.attention_weights, "likewise [fp16]");
     app.add_flag("--phimoe-llama-cpp", options.phimoe_llama_cpp, "PhiMoE as llama.cpp computes it");
     app.add_flag("--explain", explain, "the reason of every decision");
@@ -72,14 +73,15 @@ Result<Stats> ReadStats(const PlanFlags& flags) {
 std::string Summary(const PlanDocument& plan, const PlanFlags& flags, const Stats& stats) {
   const PlanOptions& o = flags.options;
   return NamedLine(12, "npu", fmt::format("{}, simulated", plan.npu)) +
-         NamedLine(12, "placement", fmt::format("{}, for {}, overflow {}, MoE batches of {} tokens", plan.placement, o.objective,
-                                       o.mode, plan.batch_tokens)) +
+         NamedLine(12, "placement",
+                   fmt::format("{}, for {}, overflow {}, MoE batches of {} tokens", plan.placement, o.objective, o.mode,
+                               plan.batch_tokens)) +
          NamedLine(12, "statistics", stats.path.empty() ? "none: experts count as equally popular" : stats.path) +
          NamedLine(12, "programs", fmt::format("{} of {} in all", plan.n_programs, FormatBytes(plan.program_bytes))) +
          NamedLine(12, "experts", fmt::format("{} on the NPU, {} on the CPU", plan.n_npu_experts, plan.n_cpu_experts)) +
          NamedLine(12, "expected",
-              fmt::format("{:.4g} s and {:.4g} J for attention and routed experts of {} tokens, simulated on {}",
-                          plan.expected_seconds, plan.expected_joules, plan.batch_tokens, plan.npu));
+                   fmt::format("{:.4g} s and {:.4g} J for attention and routed experts of {} tokens, simulated on {}",
+                               plan.expected_seconds, plan.expected_joules, plan.batch_tokens, plan.npu));
 }
 
 std::string JsonSummary(const PlanDocument& plan, const PlanFlags& flags, const Stats& stats) {
@@ -130,8 +132,8 @@ int RunPlan(const std::vector<std::string>& args) {
   }
   if (const Status written = WriteOutputFile(flags.out, plan->json); !written) return FailWith(written.error());
   if (flags.as_json) return Finish(WriteOut(JsonSummary(*plan, flags, *stats)));
-  return Finish(
-      WriteOut((flags.explain ? reasons : std::string()) + Summary(*plan, flags, *stats) + NamedLine(12, "written", flags.out)));
+  return Finish(WriteOut((flags.explain ? reasons : std::string()) + Summary(*plan, flags, *stats) +
+                         NamedLine(12, "written", flags.out)));
 }
 
 }  // namespace npumoe

@@ -136,8 +136,8 @@ TEST(PlannedPackages, OfOneLayerOfPhi35) { ExpectLayerOf("phi-3.5-moe", 640, Wei
 
 TEST(PlannedPackages, OfEveryFamily) {
   for (const char* shape : {"tiny-qwen3moe", "tiny-phimoe", "tiny-mixtral", "tiny-qwen2moe", "tiny-olmoe"}) {
-    for (const WeightFormat format : {WeightFormat::kFp16, WeightFormat::kInt8, WeightFormat::kLut8,
-                                      WeightFormat::kLut6, WeightFormat::kLut4}) {
+    for (const WeightFormat format :
+         {WeightFormat::kFp16, WeightFormat::kInt8, WeightFormat::kLut8, WeightFormat::kLut6, WeightFormat::kLut4}) {
       ExpectLayerOf(shape, 0, format);
     }
   }

@@ -18,8 +18,8 @@ enum class PrefillOrder { kLayerMajor, kChunkMajor };
 enum class OverflowMode { kExact, kPrune, kReroute };
 enum class Objective { kTime, kEnergy, kEnergyDelay };
 enum class AttentionPlace { kNpu, kCpu };
-// How programs hold weights: fp16; int8 with a scale per output channel; indices of 8, 6 or 4 bits into a palette of fp16
-// values per kPaletteRows output channels (see weight_format.h).
+// How programs hold weights: fp16; int8 with a scale per output channel; indices of 8, 6 or 4 bits into a palette of
+// fp16 values per kPaletteRows output channels (see weight_format.h).
 enum class WeightFormat { kFp16, kInt8, kLut8, kLut6, kLut4 };
 
 // Whole plans: ours, the paper's baselines, and the steps of its ablation.

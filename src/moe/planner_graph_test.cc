@@ -30,8 +30,8 @@ TEST(PlannerModel, GroupWorkIsWhatTheGraphCounts) {
   const Model model = RandomModel(folder, "tiny-qwen3moe");
   for (const char* name : {"m1", "m2-max"}) {  // int8 is unfolded on one and streamed on the other
     const NpuSpec& spec = **FindSpec(name);
-    for (const WeightFormat format : {WeightFormat::kFp16, WeightFormat::kInt8, WeightFormat::kLut8,
-                                      WeightFormat::kLut6, WeightFormat::kLut4}) {
+    for (const WeightFormat format :
+         {WeightFormat::kFp16, WeightFormat::kInt8, WeightFormat::kLut8, WeightFormat::kLut6, WeightFormat::kLut4}) {
       const ExpertGroup group{{1, 4, 6}, {32, 256, 1024, 2048}};
       const Graph graph = BuildExpertGroup(model.config(), model.weights().layers[1], group, format, 1).value();
       for (const uint32_t capacity : group.capacities) {

@@ -16,7 +16,7 @@ namespace npumoe {
 namespace {
 
 constexpr size_t kNoRow = SIZE_MAX;
-constexpr size_t kRowsPerTask = 64;   // of formats whose rows are independent
+constexpr size_t kRowsPerTask = 64;    // of formats whose rows are independent
 constexpr float kF16Infinite = 65520;  // the least magnitude that rounds to infinity
 
 // Rows of the stacked weight in the order of its outputs, heads reordered.

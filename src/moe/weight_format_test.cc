@@ -53,8 +53,7 @@ Stored Store(const std::vector<TensorView>& parts, const WeightOptions& options)
   b.Output("y", b.Binary(OpKind::kAdd, x, used));
   Stored stored{std::move(b).Finish().value(), {}};
   const Array zero{type, std::vector<float>(type.elems()), {}};
-  stored.decoded =
-      RunReference(stored.graph, stored.graph.functions[0], {zero}, Rounding::kF16).value()[0].floats;
+  stored.decoded = RunReference(stored.graph, stored.graph.functions[0], {zero}, Rounding::kF16).value()[0].floats;
   return stored;
 }
 
@@ -68,9 +67,9 @@ double RelativeRms(const std::vector<float>& got, const std::vector<float>& want
 }
 
 TEST(PaletteRows, AreTheDivisorNearestTo64) {
-  const std::pair<size_t, size_t> cases[] = {{1, 1},     {2, 2},     {63, 63},   {64, 64},    {65, 65},  {128, 64},
-                                             {768, 64},  {2048, 64}, {6400, 64}, {1408, 64},  {96, 48},  {200, 50},
-                                             {97, 97},   {1009, 1009}, {5003, 1}, {192, 64},  {122, 61}, {512, 64}};
+  const std::pair<size_t, size_t> cases[] = {{1, 1},    {2, 2},       {63, 63},   {64, 64},   {65, 65},  {128, 64},
+                                             {768, 64}, {2048, 64},   {6400, 64}, {1408, 64}, {96, 48},  {200, 50},
+                                             {97, 97},  {1009, 1009}, {5003, 1},  {192, 64},  {122, 61}, {512, 64}};
   for (const auto& [out, rows] : cases) EXPECT_EQ(PaletteRows(out), rows) << out;
   EXPECT_EQ(PaletteRows(96, 1), 1u);
   EXPECT_EQ(PaletteRows(96, 96), 96u);
@@ -96,7 +95,8 @@ TEST(AddWeight, PalettesHoldTheNearestOfTheirGroupsValues) {
   std::vector<TensorView> parts;
   for (size_t part = 0; part < 3; ++part) {
     values.push_back(RandomValues(128 * 20, part + 1));
-    for (size_t i = 0; i < values.back().size(); ++i) values.back()[i] *= static_cast<float>(1 + 7 * (i / (64 * 20)) + part);
+    for (size_t i = 0; i < values.back().size(); ++i)
+      values.back()[i] *= static_cast<float>(1 + 7 * (i / (64 * 20)) + part);
   }
   for (const auto& part : values) parts.push_back(ViewOf(part, 128, 20));
   std::vector<float> wanted;
@@ -138,7 +138,8 @@ TEST(AddWeight, FewValuesAreExactInEveryPalette) {
   // Levels of one Q4_0-like scale, all used by each group; odd sizes, so that groups end within bytes.
   for (const auto& [out, in] : {std::pair<size_t, size_t>{6, 7}, {97, 3}, {128, 33}}) {
     std::vector<float> values(out * in);
-    for (size_t i = 0; i < values.size(); ++i) values[i] = 0.125f * static_cast<float>(static_cast<int>(i * 7 % 16) - 8);
+    for (size_t i = 0; i < values.size(); ++i)
+      values[i] = 0.125f * static_cast<float>(static_cast<int>(i * 7 % 16) - 8);
     const TensorView view = ViewOf(values, out, in);
     for (const WeightFormat format : kPalettes) EXPECT_EQ(Store({view}, {.format = format}).decoded, values);
     const std::vector<float> constant(out * in, -1.5f);
@@ -194,7 +195,8 @@ TEST(AddWeight, RefusesWhatFp16CannotHold) {
   const float kInfinity = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
   ThreadPool pool(2);
   for (const WeightFormat format : kAll) {
-    for (const auto& [bad, text] : {std::pair<float, std::string>{kNan, "nan"}, {kInfinity, "inf"}, {-70000.f, "-70000"}}) {
+    for (const auto& [bad, text] :
+         {std::pair<float, std::string>{kNan, "nan"}, {kInfinity, "inf"}, {-70000.f, "-70000"}}) {
       std::vector<float> values(200 * 4, 1.0f);
       values[150 * 4 + 2] = bad;
       values[170 * 4] = kNan;  // the first bad row is named
@@ -256,7 +258,8 @@ TEST(StageGraphs, OfEveryFormatAreNearTheirFp16) {
       for (const auto* part : {&weights.expert_gate[1], &weights.expert_up[4], &weights.expert_down[1]}) {
         std::vector<float> values(part->shape.elems());
         for (size_t row = 0; row < part->shape[0]; ++row) {
-          DequantizeRow(part->dtype, part->Slice(row).data, std::span(values).subspan(row * part->shape[1], part->shape[1]));
+          DequantizeRow(part->dtype, part->Slice(row).data,
+                        std::span(values).subspan(row * part->shape[1], part->shape[1]));
         }
         weight_error = std::max(weight_error, RelativeRms(Store({*part}, {.format = format}).decoded, values));
       }
@@ -289,11 +292,11 @@ TEST(StageGraphs, SayWhichWeightIsNoNumber) {
   for (const WeightFormat format : kAll) {
     const auto graph = BuildExpertGroup(model.config(), weights, {{0, 1}, {4}}, format, 1);
     ASSERT_FALSE(graph.ok());
-    EXPECT_EQ(graph.error().message,
-              "weights: row 5 of part 1 holds nan, wanted numbers that fp16 holds (65504)");
+    EXPECT_EQ(graph.error().message, "weights: row 5 of part 1 holds nan, wanted numbers that fp16 holds (65504)");
   }
   weights.wq = weights.expert_down[1];
-  EXPECT_FALSE(BuildAttentionStage(model.config(), weights, true, 4, std::vector<uint32_t>{0}, WeightFormat::kLut6).ok());
+  EXPECT_FALSE(
+      BuildAttentionStage(model.config(), weights, true, 4, std::vector<uint32_t>{0}, WeightFormat::kLut6).ok());
 }
 
 }  // namespace

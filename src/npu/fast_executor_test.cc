@@ -342,14 +342,17 @@ ValueId PaletteWeight(Builder& b, size_t out, size_t in, size_t bits, size_t gro
         OpKind::kConstexprLutToDense,
         {{"indices", {b->UseConstant(b->AddConstant({ElemType::kU8, {indices.size()}}, indices), "indices")}},
          {"lut", {b->UseConstant(b->AddConstant({ElemType::kF16, {entries}}, Bytes(table)), "lut")}},
-         {"shape",
-          {b->UseConstant(b->AddConstant({ElemType::kU32, {4}}, {bytes.begin(), bytes.end()}), "shape")}}})[0];
+         {"shape", {b->UseConstant(b->AddConstant({ElemType::kU32, {4}}, {bytes.begin(), bytes.end()}), "shape")}}})[0];
   }
-  const ElemType elem = bits == 8 ? ElemType::kU8 : bits == 6 ? ElemType::kU6 : bits == 4 ? ElemType::kU4 : ElemType::kU3;
+  const ElemType elem = bits == 8   ? ElemType::kU8
+                        : bits == 6 ? ElemType::kU6
+                        : bits == 4 ? ElemType::kU4
+                                    : ElemType::kU3;
   return b->Add(
       OpKind::kConstexprLutToDense,
       {{"indices", {b->UseConstant(b->AddConstant({elem, {out, in, 1, 1}}, indices), "indices")}},
-       {"lut", {b->UseConstant(b->AddConstant({ElemType::kF16, {groups, 1, 1, 1, entries, 1}}, Bytes(table)), "lut")}}})[0];
+       {"lut",
+        {b->UseConstant(b->AddConstant({ElemType::kF16, {groups, 1, 1, 1, entries, 1}}, Bytes(table)), "lut")}}})[0];
 }
 
 TEST(FastExecutor, PalettesAreDecodedLikeTheReference) {
@@ -357,7 +360,8 @@ TEST(FastExecutor, PalettesAreDecodedLikeTheReference) {
     size_t bits, groups;
     bool packed;
   };
-  for (const Case& c : {Case{4, 1, false}, {4, 6, false}, {6, 2, false}, {8, 3, false}, {3, 2, false}, {6, 1, true}, {8, 1, true}}) {
+  for (const Case& c :
+       {Case{4, 1, false}, {4, 6, false}, {6, 2, false}, {8, 3, false}, {3, 2, false}, {6, 1, true}, {8, 1, true}}) {
     // 12 * 7 indices of 3 bits end within a byte.
     Builder b;
     const ValueId x = b.Input({1, 7, 1, 5});

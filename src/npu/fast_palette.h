@@ -10,8 +10,8 @@
 
 namespace npumoe {
 
-// What the reference gives for the op, a constexpr_lut_to_dense; nothing when it is not one of constant indices and fp16
-// tables of single values, one or some along the first axis.
+// What the reference gives for the op, a constexpr_lut_to_dense; nothing when it is not one of constant indices and
+// fp16 tables of single values, one or some along the first axis.
 std::optional<std::vector<uint16_t>> DecodePalette(const FastOp& op, ThreadPool& pool);
 
 }  // namespace npumoe

@@ -22,9 +22,7 @@ constexpr size_t kBandWork = size_t{1} << 15;
 
 // Ascending with the value; the two zeros are neighbours.
 uint32_t KeyOf(uint16_t half) { return (half & 0x8000u) != 0 ? 0xffffu - half : 0x8000u + half; }
-uint16_t HalfOf(uint32_t key) {
-  return static_cast<uint16_t>(key < 0x8000u ? 0xffffu - key : key - 0x8000u);
-}
+uint16_t HalfOf(uint32_t key) { return static_cast<uint16_t>(key < 0x8000u ? 0xffffu - key : key - 0x8000u); }
 
 }  // namespace
 
@@ -77,7 +75,8 @@ std::vector<uint32_t> PaletteFit::Pieces() const {
   }
   std::vector<double> share(atoms + 1, 0);  // of the atoms before
   for (uint32_t i = 0; i < atoms; ++i) {
-    const double below = values_[i] - values_[i > 0 ? i - 1 : i], above = values_[i + 1 < atoms ? i + 1 : i] - values_[i];
+    const double below = values_[i] - values_[i > 0 ? i - 1 : i],
+                 above = values_[i + 1 < atoms ? i + 1 : i] - values_[i];
     const double width = i == 0 ? above : i + 1 == atoms ? below : (below + above) / 2;
     share[i + 1] = share[i] + std::cbrt((n_[i + 1] - n_[i]) * width * width);
   }

@@ -28,8 +28,8 @@ class PaletteFit {
   void Indices(std::span<const uint16_t> halves, uint8_t* out) const;  // [halves.size()]
 
   // Where clusters may be cut, while they are searched for by dynamic programming. Measured on 131,072 Gaussian,
-  // heavy-tailed and block-quantized weights against twice to four times as many: 0.05 % more squared error with 16 and 64
-  // entries, 0.3 to 0.8 % with 256, in about 2 ms at most; Lloyd's iterations alone are 1 to 14 % worse.
+  // heavy-tailed and block-quantized weights against twice to four times as many: 0.05 % more squared error with 16 and
+  // 64 entries, 0.3 to 0.8 % with 256, in about 2 ms at most; Lloyd's iterations alone are 1 to 14 % worse.
   static constexpr size_t kPieces = 1024;
 
  private:

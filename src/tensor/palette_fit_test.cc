@@ -135,7 +135,7 @@ Halves RandomWeights(size_t n, int kind) {
   Halves halves;
   for (size_t i = 0; i < n; ++i) {
     double v = random.Gaussian() * 0.02;
-    if (kind == 1 && i % 50 == 0) v *= 20;                            // outliers
+    if (kind == 1 && i % 50 == 0) v *= 20;                                                           // outliers
     if (kind == 2) v = std::round(v / 0.004) * 0.004 * (1 + static_cast<double>(i / 32 % 64) / 64);  // levels of blocks
     halves.push_back(F32ToF16(static_cast<float>(v)));
   }
