@@ -4,13 +4,12 @@
 #include "npu/coreml.h"
 
 #include <algorithm>
-#include <cstdint>
-#include <cstring>
 #include <future>
 #include <memory>
 #include <utility>
 
 #include "base/check.h"
+#include "npu/coreml_tensors.h"
 #include "npu/strided.h"
 
 // After the C++ headers: GNUstep's Foundation defines macros with one-letter names.
@@ -51,7 +50,8 @@ NSURL* Folder(const std::string& path) { return [NSURL fileURLWithPath:Text(path
 std::string Plain(NSString* text) {
   const char* const utf8 = [text UTF8String];
   std::string plain = utf8 == nullptr ? "" : utf8;
-  std::replace_if(plain.begin(), plain.end(), [](char c) { return static_cast<unsigned char>(c) < ' '; }, ' ');
+  std::replace_if(
+      plain.begin(), plain.end(), [](char c) { return static_cast<unsigned char>(c) < ' '; }, ' ');
   return plain;
 }
 
@@ -88,11 +88,7 @@ Result<Ref<id>> Await(const std::string& subject, const Start& start) {
   auto future = promise->get_future();
   const std::string about = subject;
   start(^(id object, NSError* error) {
-    if (object == nil) {
-      promise->set_value(DeviceError(about, error));
-    } else {
-      promise->set_value(Ref<id>::Share(object));
-    }
+    promise->set_value(object == nil ? Result<Ref<id>>(DeviceError(about, error)) : Ref<id>::Share(object));
   });
   return future.get();
 }
@@ -109,57 +105,33 @@ std::vector<ptrdiff_t> Integers(NSArray<NSNumber*>* numbers) {
   return integers;
 }
 
-// "65552[1, 16]": for messages, with the number that Core ML gives the type.
-std::string Shown(MLMultiArrayDataType type, NSArray<NSNumber*>* shape) {
-  return fmt::format("type {}[{}]", static_cast<long>(type), fmt::join(Integers(shape), ", "));
+MLMultiArrayDataType DataTypeOf(const ValueType& type) {
+  if (type.elem == ElemType::kI32) return MLMultiArrayDataTypeInt32;
+  return type.elem == ElemType::kF32 ? MLMultiArrayDataTypeFloat32 : MLMultiArrayDataTypeFloat16;
 }
 
-// An input or output with what Core ML wants to know of it, made once.
-struct Port {
-  std::string name;
-  size_t bytes = 0, elem_bytes = 0;
-  std::vector<size_t> dims;
-  MLMultiArrayDataType type{};
-  Ref<NSString*> key;
-  Ref<NSArray<NSNumber*>*> shape, strides;  // strides in elements, dense
-
-  bool Fits(MLMultiArrayDataType other_type, NSArray<NSNumber*>* other_shape) const {
-    return other_type == type && [other_shape isEqualToArray:shape.get()];
-  }
-};
-
-Result<std::vector<Port>> MakePorts(const std::string& subject, const std::vector<CoreMlFunction::Tensor>& tensors) {
-  std::vector<Port> ports;
-  for (const auto& [name, type] : tensors) {
-    Port port{name, type.bytes(), BitsOf(type.elem) / 8, type.dims, {}, {}, {}, {}};
-    switch (type.elem) {
-      case ElemType::kF16: port.type = MLMultiArrayDataTypeFloat16; break;
-      case ElemType::kF32: port.type = MLMultiArrayDataTypeFloat32; break;
-      case ElemType::kI32: port.type = MLMultiArrayDataTypeInt32; break;
-      default:
-        return MakeError(Code::kInvalidArgument, "{}: '{}' is {}, wanted fp16, fp32 or int32", subject, name,
-                         type.ToString());
-    }
-    port.key = Ref<NSString*>::Share(Text(name));
-    port.shape = Ref<NSArray<NSNumber*>*>::Share(Numbers(type.dims));
-    port.strides = Ref<NSArray<NSNumber*>*>::Share(Numbers(DenseStrides(type.dims)));
-    ports.push_back(std::move(port));
-  }
-  return ports;
+// Whether what Core ML declares or gives is of a tensor's type.
+Status CheckArray(const std::string& subject, const CoreMlFunction::Tensor& tensor, MLMultiArrayDataType type,
+                  NSArray<NSNumber*>* shape) {
+  if (type == DataTypeOf(tensor.type) && [shape isEqualToArray:Numbers(tensor.type.dims)]) return Ok{};
+  // Bits and kind are parts of Core ML's number of a type.
+  return MakeError(Code::kDevice, "{} '{}' is {}{}[{}], wanted {}", subject, tensor.name,
+                   (type & MLMultiArrayDataTypeInt32 & ~0xff) != 0 ? "int" : "fp", type & 0xff,
+                   fmt::join(Integers(shape), ", "), tensor.type.ToString());
 }
 
 // The loaded model says itself what it takes and gives; a stale folder must not be mistaken for what was compiled.
-Status CheckPorts(const std::string& subject, const char* what, const std::vector<Port>& ports,
-                  NSDictionary<NSString*, MLFeatureDescription*>* descriptions) {
-  if ([descriptions count] != ports.size()) {
-    return MakeError(Code::kDevice, "{}: has {} {}s, wanted {}", subject, [descriptions count], what, ports.size());
+Status CheckDescriptions(const std::string& subject, const std::vector<CoreMlFunction::Tensor>& tensors,
+                         NSDictionary<NSString*, MLFeatureDescription*>* descriptions) {
+  if ([descriptions count] != tensors.size()) {
+    return MakeError(Code::kDevice, "{}: {} of them, wanted {}", subject, [descriptions count], tensors.size());
   }
-  for (const Port& port : ports) {
-    MLMultiArrayConstraint* const array = [[descriptions objectForKey:port.key.get()] multiArrayConstraint];
-    if (array == nil) return MakeError(Code::kDevice, "{}: has no {} array '{}'", subject, what, port.name);
-    if (port.Fits([array dataType], [array shape])) continue;
-    return MakeError(Code::kDevice, "{}: {} '{}' is {}, wanted {}", subject, what, port.name,
-                     Shown([array dataType], [array shape]), Shown(port.type, port.shape.get()));
+  for (const auto& tensor : tensors) {
+    MLMultiArrayConstraint* const array = [[descriptions objectForKey:Text(tensor.name)] multiArrayConstraint];
+    if (array == nil) return MakeError(Code::kDevice, "{}: no array '{}'", subject, tensor.name);
+    // A package need not say the shapes of outputs; what a run gives is looked at anyway.
+    NSArray<NSNumber*>* const shape = [[array shape] count] > 0 ? [array shape] : Numbers(tensor.type.dims);
+    NM_TRY(CheckArray(subject + ":", tensor, [array dataType], shape));
   }
   return Ok{};
 }
@@ -167,13 +139,9 @@ Status CheckPorts(const std::string& subject, const char* what, const std::vecto
 Result<Ref<MLModelConfiguration*>> Configure(const std::string& subject, const std::string& function,
                                              ComputeUnits units) {
   auto configuration = Ref<MLModelConfiguration*>::Adopt([[MLModelConfiguration alloc] init]);
-  switch (units) {
-    case ComputeUnits::kCpuAndNeuralEngine:
-      [configuration.get() setComputeUnits:MLComputeUnitsCPUAndNeuralEngine];
-      break;
-    case ComputeUnits::kCpuAndGpu: [configuration.get() setComputeUnits:MLComputeUnitsCPUAndGPU]; break;
-    case ComputeUnits::kCpuOnly: [configuration.get() setComputeUnits:MLComputeUnitsCPUOnly]; break;
-  }
+  [configuration.get() setComputeUnits:units == ComputeUnits::kCpuOnly     ? MLComputeUnitsCPUOnly
+                                       : units == ComputeUnits::kCpuAndGpu ? MLComputeUnitsCPUAndGPU
+                                                                           : MLComputeUnitsCPUAndNeuralEngine];
   if (function.empty()) return configuration;
   if (@available(macOS 15.0, *)) {
     [configuration.get() setFunctionName:Text(function)];
@@ -183,25 +151,23 @@ Result<Ref<MLModelConfiguration*>> Configure(const std::string& subject, const s
 }
 
 // Core ML's view of memory that stays the caller's.
-Result<Ref<MLMultiArray*>> Wrap(const std::string& subject, const Port& port, const void* data) {
+Result<Ref<MLMultiArray*>> Wrap(const std::string& subject, const CoreMlFunction::Tensor& tensor, const void* data) {
   NSError* error = nil;
-  auto array = Ref<MLMultiArray*>::Adopt([[MLMultiArray alloc] initWithDataPointer:const_cast<void*>(data)
-                                                                             shape:port.shape.get()
-                                                                          dataType:port.type
-                                                                           strides:port.strides.get()
-                                                                       deallocator:nil
-                                                                             error:&error]);
-  if (array.get() == nil) return DeviceError(fmt::format("{}: '{}'", subject, port.name), error);
+  auto array =
+      Ref<MLMultiArray*>::Adopt([[MLMultiArray alloc] initWithDataPointer:const_cast<void*>(data)
+                                                                    shape:Numbers(tensor.type.dims)
+                                                                 dataType:DataTypeOf(tensor.type)
+                                                                  strides:Numbers(DenseStrides(tensor.type.dims))
+                                                              deallocator:nil
+                                                                    error:&error]);
+  if (array.get() == nil) return DeviceError(fmt::format("{}: '{}'", subject, tensor.name), error);
   return array;
 }
 
 class DeviceModel final : public CoreMlModel {
  public:
-  DeviceModel(std::string subject, MLModel* model, std::vector<Port> inputs, std::vector<Port> outputs)
-      : subject_(std::move(subject)),
-        model_(Ref<MLModel*>::Share(model)),
-        inputs_(std::move(inputs)),
-        outputs_(std::move(outputs)) {}
+  DeviceModel(std::string subject, MLModel* model, const CoreMlFunction& function)
+      : subject_(std::move(subject)), model_(Ref<MLModel*>::Share(model)), function_(function) {}
 
   // Core ML tidies up in autoreleased objects of its own.
   ~DeviceModel() override {
@@ -211,27 +177,28 @@ class DeviceModel final : public CoreMlModel {
   }
 
   Status Run(std::span<const CoreMlInput> inputs, std::span<const CoreMlOutput> outputs) override {
-    NM_TRY(CheckSizes("input", inputs_, inputs));
-    NM_TRY(CheckSizes("output", outputs_, outputs));
+    NM_TRY(CheckSizes(subject_, function_, inputs, outputs));
     return Guarded(subject_, [&]() -> Status {
-      NSMutableDictionary* const arrays = [NSMutableDictionary dictionaryWithCapacity:inputs.size()];
+      NSMutableDictionary* const arrays = [NSMutableDictionary dictionary];
+      NSMutableDictionary* const backings = [NSMutableDictionary dictionary];
       for (size_t i = 0; i < inputs.size(); ++i) {
-        NM_TRY_VAR(const auto array, Wrap(subject_, inputs_[i], inputs[i].data));
-        [arrays setObject:[MLFeatureValue featureValueWithMultiArray:array.get()] forKey:inputs_[i].key.get()];
+        NM_TRY_VAR(const auto array, Wrap(subject_, function_.inputs[i], inputs[i].data));
+        [arrays setObject:[MLFeatureValue featureValueWithMultiArray:array.get()]
+                   forKey:Text(function_.inputs[i].name)];
       }
-      NSMutableDictionary* const backings = [NSMutableDictionary dictionaryWithCapacity:outputs.size()];
       for (size_t i = 0; i < outputs.size(); ++i) {
-        NM_TRY_VAR(const auto array, Wrap(subject_, outputs_[i], outputs[i].data));
-        [backings setObject:array.get() forKey:outputs_[i].key.get()];
+        NM_TRY_VAR(const auto array, Wrap(subject_, function_.outputs[i], outputs[i].data));
+        [backings setObject:array.get() forKey:Text(function_.outputs[i].name)];
       }
       NSError* error = nil;
-      const auto features = Ref<MLDictionaryFeatureProvider*>::Adopt(
-          [[MLDictionaryFeatureProvider alloc] initWithDictionary:arrays error:&error]);
+      const auto features =
+          Ref<MLDictionaryFeatureProvider*>::Adopt([[MLDictionaryFeatureProvider alloc] initWithDictionary:arrays
+                                                                                                     error:&error]);
       if (features.get() == nil) return DeviceError(subject_, error);
       const auto options = Ref<MLPredictionOptions*>::Adopt([[MLPredictionOptions alloc] init]);
       [options.get() setOutputBackings:backings];
       NM_TRY_VAR(const auto result, Predict(features.get(), options.get()));
-      for (size_t i = 0; i < outputs.size(); ++i) NM_TRY(Fetch(result.get(), outputs_[i], outputs[i].data));
+      for (size_t i = 0; i < outputs.size(); ++i) NM_TRY(Fetch(result.get(), function_.outputs[i], outputs[i].data));
       return Ok{};
     });
   }
@@ -239,20 +206,6 @@ class DeviceModel final : public CoreMlModel {
   OutputCounts output_counts() const override { return counts_; }
 
  private:
-  template <typename Tensor>
-  Status CheckSizes(const char* what, const std::vector<Port>& ports, std::span<const Tensor> tensors) const {
-    if (tensors.size() != ports.size()) {
-      return MakeError(Code::kInvalidArgument, "{}: {} {}s given, wanted {}", subject_, tensors.size(), what,
-                       ports.size());
-    }
-    for (size_t i = 0; i < ports.size(); ++i) {
-      if (tensors[i].size_bytes == ports[i].bytes) continue;
-      return MakeError(Code::kInvalidArgument, "{}: {} '{}' has {} bytes, wanted {}", subject_, what, ports[i].name,
-                       tensors[i].size_bytes, ports[i].bytes);
-    }
-    return Ok{};
-  }
-
   Result<Ref<id>> Predict(id<MLFeatureProvider> features, MLPredictionOptions* options) const {
     MLModel* const model = model_.get();
     if (@available(macOS 14.0, *)) {
@@ -267,32 +220,28 @@ class DeviceModel final : public CoreMlModel {
   }
 
   // Sees to it that an output lies where the caller wants it.
-  Status Fetch(id<MLFeatureProvider> result, const Port& port, void* to) {
-    MLMultiArray* const array = [[result featureValueForName:port.key.get()] multiArrayValue];
-    if (array == nil) return MakeError(Code::kDevice, "{}: gave no output '{}'", subject_, port.name);
-    if (!port.Fits([array dataType], [array shape])) {
-      return MakeError(Code::kDevice, "{}: gave output '{}' as {}, wanted {}", subject_, port.name,
-                       Shown([array dataType], [array shape]), Shown(port.type, port.shape.get()));
-    }
+  Status Fetch(id<MLFeatureProvider> result, const CoreMlFunction::Tensor& output, void* to) {
+    MLMultiArray* const array = [[result featureValueForName:Text(output.name)] multiArrayValue];
+    if (array == nil) return MakeError(Code::kDevice, "{}: gave no output '{}'", subject_, output.name);
+    NM_TRY(CheckArray(subject_ + ": output", output, [array dataType], [array shape]));
     const std::vector<ptrdiff_t> strides = Integers([array strides]);
+    // The bytes are there for the block only, which copies what it captures: addresses, of what outlives it.
     const std::vector<ptrdiff_t>* const steps = &strides;
-    const Port* const wanted = &port;
+    const std::vector<size_t>* const dims = &output.type.dims;
     OutputCounts* const counts = &counts_;
+    const size_t elem_bytes = BitsOf(output.type.elem) / 8;
     [array getBytesWithHandler:^(const void* bytes, NSInteger) {
-      if (bytes == to && IsDense(wanted->dims, *steps)) {
-        ++counts->in_place;
-        return;
-      }
-      CopyDense(static_cast<const std::byte*>(bytes), wanted->dims, *steps, wanted->elem_bytes,
-                static_cast<std::byte*>(to));
-      ++counts->copied;
+      const bool in_place = bytes == to;
+      ++(in_place ? counts->in_place : counts->copied);
+      if (!in_place)
+        CopyDense(static_cast<const std::byte*>(bytes), *dims, *steps, elem_bytes, static_cast<std::byte*>(to));
     }];
     return Ok{};
   }
 
   std::string subject_;
   Ref<MLModel*> model_;
-  std::vector<Port> inputs_, outputs_;
+  CoreMlFunction function_;
   OutputCounts counts_;
 };
 
@@ -323,19 +272,13 @@ Result<std::vector<OpPlacement>> PlaceOps(const std::string& subject, const std:
                               completionHandler:handler];
              }));
   MLComputePlan* const plan = loaded.get();
-  NSDictionary<NSString*, MLModelStructureProgramFunction*>* const functions =
-      [[[plan modelStructure] program] functions];
-  NSString* const key = function.empty() ? [[functions allKeys] firstObject] : Text(function);
-  MLModelStructureProgramFunction* const found = key == nil ? nil : [functions objectForKey:key];
+  // The only function of a package without named ones is "main".
+  MLModelStructureProgramFunction* const found =
+      [[[[plan modelStructure] program] functions] objectForKey:Text(function.empty() ? "main" : function)];
   if (found == nil) return MakeError(Code::kDevice, "{}: the plan has no such function", subject);
   std::vector<OpPlacement> placements;
   for (MLModelStructureProgramOperation* op in [[found block] operations]) placements.push_back(PlaceOp(plan, op));
   return placements;
-}
-
-std::string Subject(const char* what, const std::string& path, std::string_view function) {
-  return function.empty() ? fmt::format("Core ML: {} '{}'", what, path)
-                          : fmt::format("Core ML: {} '{}', function '{}'", what, path, function);
 }
 
 }  // namespace
@@ -350,7 +293,7 @@ CoreMlSystem DescribeCoreMl() {
 }
 
 Status CompileCoreMl(const std::string& package_path, const std::string& compiled_path) {
-  const std::string subject = Subject("compiling", package_path, "");
+  const std::string subject = fmt::format("Core ML: compiling '{}'", package_path);
   return Guarded(subject, [&]() -> Status {
     NSFileManager* const files = [NSFileManager defaultManager];
     if ([files fileExistsAtPath:Text(compiled_path)]) {
@@ -367,32 +310,32 @@ Status CompileCoreMl(const std::string& package_path, const std::string& compile
 
 Result<std::unique_ptr<CoreMlModel>> LoadCoreMl(const std::string& compiled_path, const CoreMlFunction& function,
                                                 ComputeUnits units) {
-  const std::string subject = Subject("program", compiled_path, function.name);
+  const std::string subject = CoreMlSubject(compiled_path, function.name);
   return Guarded(subject, [&]() -> Result<std::unique_ptr<CoreMlModel>> {
-    NM_TRY_VAR(auto inputs, MakePorts(subject, function.inputs));
-    NM_TRY_VAR(auto outputs, MakePorts(subject, function.outputs));
+    NM_TRY(CheckTypes(subject, function));
     NM_TRY_VAR(const auto configuration, Configure(subject, function.name, units));
     NSError* error = nil;
     MLModel* const model = [MLModel modelWithContentsOfURL:Folder(compiled_path)
                                              configuration:configuration.get()
                                                      error:&error];
     if (model == nil) return DeviceError(subject, error);
-    NM_TRY(CheckPorts(subject, "input", inputs, [[model modelDescription] inputDescriptionsByName]));
-    NM_TRY(CheckPorts(subject, "output", outputs, [[model modelDescription] outputDescriptionsByName]));
-    return std::unique_ptr<CoreMlModel>(new DeviceModel(subject, model, std::move(inputs), std::move(outputs)));
+    MLModelDescription* const description = [model modelDescription];
+    NM_TRY(CheckDescriptions(subject + ", inputs", function.inputs, [description inputDescriptionsByName]));
+    NM_TRY(CheckDescriptions(subject + ", outputs", function.outputs, [description outputDescriptionsByName]));
+    return std::unique_ptr<CoreMlModel>(new DeviceModel(subject, model, function));
   });
 }
 
 Result<std::vector<OpPlacement>> PlaceCoreMl(const std::string& compiled_path, std::string_view function,
                                              ComputeUnits units) {
-  const std::string subject = Subject("placement of", compiled_path, function);
+  const std::string subject = CoreMlSubject(compiled_path, function);
   if (@available(macOS 14.4, *)) {
     return Guarded(subject, [&]() -> Result<std::vector<OpPlacement>> {
       NM_TRY_VAR(const auto configuration, Configure(subject, std::string(function), units));
       return PlaceOps(subject, compiled_path, std::string(function), configuration.get());
     });
   }
-  return MakeError(Code::kUnsupported, "{}: Core ML tells it from macOS 14.4 on", subject);
+  return MakeError(Code::kUnsupported, "{}: ops are placed beforehand from macOS 14.4 on", subject);
 }
 
 }  // namespace npumoe

@@ -53,7 +53,8 @@ Array Numbers(const ValueType& type, int seed) {
 
 CoreMlFunction FunctionOf(const Function& function, bool named) {
   CoreMlFunction wanted{named ? function.name : "", {}, {}};
-  for (const ValueId id : function.inputs) wanted.inputs.push_back({function.values[id].name, function.values[id].type});
+  for (const ValueId id : function.inputs)
+    wanted.inputs.push_back({function.values[id].name, function.values[id].type});
   for (const ValueId id : function.outputs) {
     wanted.outputs.push_back({function.values[id].name, function.values[id].type});
   }
@@ -73,7 +74,8 @@ class Outputs {
   Bytes Get(size_t i) const {
     const Bytes& all = memory_[i];
     const auto end = all.end() - static_cast<ptrdiff_t>(kGuardBytes);
-    EXPECT_TRUE(std::all_of(end, all.end(), [](std::byte b) { return b == std::byte{0xee}; })) << "written past the end";
+    EXPECT_TRUE(std::all_of(end, all.end(), [](std::byte b) { return b == std::byte{0xee}; }))
+        << "written past the end";
     return {all.begin(), end};
   }
   std::vector<CoreMlOutput> refs;
@@ -247,8 +249,8 @@ TEST_F(CoreMlDevice, PassesOnWhyAPackageWasNotCompiled) {
     ExpectError(status.error(), Code::kDevice, part);
     EXPECT_FALSE(fs::exists(scratch_.File("model.mlmodelc")));
   };
-  expect("Core ML: compiling '" + scratch_.File("model.mlpackage") + "': The stand-in refuses. (com.apple.CoreML 3): " +
-         scratch_.File("model.mlpackage"));
+  expect("Core ML: compiling '" + scratch_.File("model.mlpackage") +
+         "': The stand-in refuses. (com.apple.CoreML 3): " + scratch_.File("model.mlpackage"));
   ASSERT_TRUE(WritePackage(ScaleGraph(), scratch_.File("model.mlpackage")).ok());
   SetKnobs(Fault(Step::kCompile, Failure::kError));
   expect(kRefusal);
@@ -359,8 +361,10 @@ TEST_F(CoreMlDevice, OnlyTheFailedPredictionIsLost) {
 }
 
 TEST_F(CoreMlDevice, PassesOnWhyMemoryWasNotWrapped) {
-  ExpectRunError(Fault(Step::kArray, Failure::kError, 1), "'x': The stand-in refuses. (com.apple.CoreML 3): cannot wrap");
-  ExpectRunError(Fault(Step::kArray, Failure::kError, 2), "'y': The stand-in refuses. (com.apple.CoreML 3): cannot wrap");
+  ExpectRunError(Fault(Step::kArray, Failure::kError, 1),
+                 "'x': The stand-in refuses. (com.apple.CoreML 3): cannot wrap");
+  ExpectRunError(Fault(Step::kArray, Failure::kError, 2),
+                 "'y': The stand-in refuses. (com.apple.CoreML 3): cannot wrap");
   ExpectRunError(Fault(Step::kArray, Failure::kRaise, 2), kRaised);
   ExpectRunError(Fault(Step::kFeatures, Failure::kError), "not features");
   ExpectRunError(Fault(Step::kFeatures, Failure::kRaise), kRaised);
@@ -369,7 +373,7 @@ TEST_F(CoreMlDevice, PassesOnWhyMemoryWasNotWrapped) {
 TEST_F(CoreMlDevice, RefusesOutputsThatWereNotDeclared) {
   Knobs reshaped, hidden;
   reshaped.reshaped_output = hidden.hidden_output = "y";
-  ExpectRunError(reshaped, "gave output 'y' as type 65552[1, 1, 16, 1, 4], wanted type 65552[1, 16, 1, 4]");
+  ExpectRunError(reshaped, "output 'y' is fp16[1, 1, 16, 1, 4], wanted fp16[1, 16, 1, 4]");
   ExpectRunError(hidden, "gave no output 'y'");
 }
 
@@ -398,25 +402,33 @@ TEST_F(CoreMlDevice, LoadsNothingButTheDeclaredFunction) {
   const auto good = FunctionOf(ScaleGraph().functions[0], false);
   auto function = good;
   function.inputs[0].type.dims = {1, 16, 1, 5};
-  ExpectLoadError(function, Code::kDevice, "input 'x' is type 65552[1, 16, 1, 4], wanted type 65552[1, 16, 1, 5]");
+  ExpectLoadError(function, Code::kDevice, "inputs: 'x' is fp16[1, 16, 1, 4], wanted fp16[1, 16, 1, 5]");
   function = good;
   function.outputs[0].type.elem = ElemType::kF32;
-  ExpectLoadError(function, Code::kDevice, "output 'y' is type 65552[1, 16, 1, 4], wanted type 65568[1, 16, 1, 4]");
+  ExpectLoadError(function, Code::kDevice, "outputs: 'y' is fp16[1, 16, 1, 4], wanted fp32[1, 16, 1, 4]");
   function = good;
   function.inputs[0].name = "z";
-  ExpectLoadError(function, Code::kDevice, "has no input array 'z'");
+  ExpectLoadError(function, Code::kDevice, "inputs: no array 'z'");
   function = good;
   function.outputs.push_back(function.outputs[0]);
-  ExpectLoadError(function, Code::kDevice, "has 1 outputs, wanted 2");
+  ExpectLoadError(function, Code::kDevice, "outputs: 1 of them, wanted 2");
   function = good;
   function.inputs.clear();
-  ExpectLoadError(function, Code::kDevice, "has 1 inputs, wanted 0");
+  ExpectLoadError(function, Code::kDevice, "inputs: 1 of them, wanted 0");
   function = good;
   function.inputs[0].type.elem = ElemType::kBool;
   ExpectLoadError(function, Code::kInvalidArgument, "'x' is bool[1, 16, 1, 4], wanted fp16, fp32 or int32");
   function = good;
   function.name = "other";
   ExpectLoadError(function, Code::kDevice, "scale.mlmodelc', function 'other': The stand-in refuses.");
+}
+
+TEST_F(CoreMlDevice, NamesTypesOfWholeNumbersToo) {
+  const Graph graph = TwoFunctions();
+  scale_ = Compiled(graph);
+  auto function = FunctionOf(graph.functions[1], true);
+  function.inputs[2].type.elem = ElemType::kF32;
+  ExpectLoadError(function, Code::kDevice, "inputs: 'n' is int32[2], wanted fp32[2]");
 }
 
 TEST_F(CoreMlDevice, NoticesAModelThatIsNotWhatWasCompiled) {
@@ -427,11 +439,22 @@ TEST_F(CoreMlDevice, NoticesAModelThatIsNotWhatWasCompiled) {
   retyped.retyped_feature = "x";
   hidden.hidden_feature = "y";
   SetKnobs(reshaped);
-  ExpectLoadError(function, Code::kDevice, "output 'y' is type 65552[1, 16, 1, 5], wanted type 65552[1, 16, 1, 4]");
+  ExpectLoadError(function, Code::kDevice, "outputs: 'y' is fp16[1, 16, 1, 5], wanted fp16[1, 16, 1, 4]");
   SetKnobs(retyped);
-  ExpectLoadError(function, Code::kDevice, "input 'x' is type 65568[1, 16, 1, 4], wanted type 65552[1, 16, 1, 4]");
+  ExpectLoadError(function, Code::kDevice, "inputs: 'x' is fp32[1, 16, 1, 4], wanted fp16[1, 16, 1, 4]");
   SetKnobs(hidden);
-  ExpectLoadError(function, Code::kDevice, "has 0 outputs, wanted 1");
+  ExpectLoadError(function, Code::kDevice, "outputs: 0 of them, wanted 1");
+}
+
+TEST_F(CoreMlDevice, TakesModelsThatDoNotSayTheirOutputsShapes) {
+  const Graph graph = ScaleGraph();
+  const std::string compiled = Compiled(graph);
+  Knobs knobs;
+  knobs.shapeless_feature = "y";
+  SetKnobs(knobs);
+  const auto model = Load(compiled, FunctionOf(graph.functions[0], false));
+  ASSERT_NE(model, nullptr);
+  ExpectReference(*model, graph, graph.functions[0]);
 }
 
 TEST_F(CoreMlDevice, PassesOnWhyAModelWasNotLoaded) {
@@ -570,13 +593,14 @@ TEST_F(CoreMlDevice, PassesOnWhyOpsWereNotPlaced) {
   expect(knobs, "wide", Code::kDevice, "the plan has no such function");
   knobs = {};
   knobs.macos = "14.3";
-  expect(knobs, "", Code::kUnsupported, "Core ML tells it from macOS 14.4 on");
+  expect(knobs, "", Code::kUnsupported, "ops are placed beforehand from macOS 14.4 on");
   knobs.macos = "14.4";
   expect(knobs, "wide", Code::kUnsupported, "functions are loaded by name from macOS 15 on");
 }
 
-// Packages of Apple's making, beside the source tree; absent in a fresh clone. Their stored outputs take sums in another
-// order, so that a value may fall to either side of the middle between two fp16 numbers, once per op on the way.
+// Packages of Apple's making, beside the source tree; absent in a fresh clone. Their stored outputs take sums in
+// another order, so that a value may fall to either side of the middle between two fp16 numbers, once per op on the
+// way.
 TEST_F(CoreMlDevice, RunsPackagesOfApplesMaking) {
   const fs::path folder = fs::path(NM_SOURCE_DIR) / ".." / "shared" / "coreml_ref";
   size_t n_run = 0;

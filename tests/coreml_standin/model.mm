@@ -38,6 +38,7 @@ NSDictionary* Describe(const Function& function, const std::vector<ValueId>& ids
     if (name == knobs.hidden_feature) continue;
     ValueType type = declared;
     if (name == knobs.reshaped_feature) ++type.dims.back();
+    if (name == knobs.shapeless_feature) type.dims.clear();
     if (name == knobs.retyped_feature) type.elem = type.elem == ElemType::kF32 ? ElemType::kF16 : ElemType::kF32;
     MLMultiArrayConstraint* const constraint =
         [[[MLMultiArrayConstraint alloc] initWithShape:type.dims dataType:DataTypeOf(type.elem)] autorelease];

@@ -71,7 +71,8 @@ const Graph& CompiledPackage::graph() const { return impl_->package.graph; }
 Result<std::string> CompilePackage(const std::string& package_path) {
   NM_TRY(ReadPackage(package_path));
   static std::atomic<int> n_compiled = 0;
-  const fs::path to = fs::temp_directory_path() / fmt::format("npumoe_standin_{}_{}.mlmodelc", ::getpid(), ++n_compiled);
+  const fs::path to =
+      fs::temp_directory_path() / fmt::format("npumoe_standin_{}_{}.mlmodelc", ::getpid(), ++n_compiled);
   std::error_code error;
   fs::copy(package_path, to, fs::copy_options::recursive, error);
   if (error) return MakeError(Code::kIo, "{}: {}", to.string(), error.message());
@@ -85,7 +86,8 @@ Result<std::shared_ptr<CompiledPackage>> CompiledPackage::Open(const std::string
   // Functions of one package are loaded one by one; the weights are there once. A folder that was made anew is another.
   struct stat status {};
   ::stat((compiled_path + "/Manifest.json").c_str(), &status);
-  const auto key = fmt::format("{} {} {}.{}", compiled_path, status.st_ino, status.st_mtim.tv_sec, status.st_mtim.tv_nsec);
+  const auto key =
+      fmt::format("{} {} {}.{}", compiled_path, status.st_ino, status.st_mtim.tv_sec, status.st_mtim.tv_nsec);
   static std::mutex mutex;
   static std::map<std::string, std::weak_ptr<CompiledPackage>> opened;
   const std::lock_guard lock(mutex);

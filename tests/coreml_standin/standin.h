@@ -28,7 +28,7 @@ struct Knobs {
   size_t padding = 0;            // elements between rows of its own arrays; they hold 0xff
 
   // Features of a loaded model that are not what was compiled, by name.
-  std::string reshaped_feature, retyped_feature, hidden_feature;
+  std::string reshaped_feature, shapeless_feature, retyped_feature, hidden_feature;
   // Outputs of a prediction that are not what was declared.
   std::string reshaped_output, hidden_output;
 

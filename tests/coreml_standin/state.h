@@ -27,15 +27,15 @@ void RunElsewhere(std::function<void()> work);
 }  // namespace npumoe::coreml_standin
 
 // In the @implementation of every class of Core ML. Its own dealloc, if any, ends in [super dealloc] through this one.
-#define NM_COUNTED                                 \
-  +(id)allocWithZone : (NSZone*)zone {             \
-    npumoe::coreml_standin::CountObject(1);        \
-    return [super allocWithZone:zone];             \
-  }                                                \
-  -(void)dealloc {                                 \
-    npumoe::coreml_standin::CountObject(-1);       \
-    [self tearDown];                               \
-    [super dealloc];                               \
+#define NM_COUNTED                           \
+  +(id)allocWithZone : (NSZone*)zone {       \
+    npumoe::coreml_standin::CountObject(1);  \
+    return [super allocWithZone:zone];       \
+  }                                          \
+  -(void)dealloc {                           \
+    npumoe::coreml_standin::CountObject(-1); \
+    [self tearDown];                         \
+    [super dealloc];                         \
   }
 
 // What a class releases; most have something.
