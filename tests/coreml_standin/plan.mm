@@ -44,7 +44,8 @@ NSString* Text(const std::string& text) { return [NSString stringWithUTF8String:
 NSArray* NamedValues(const Function& function, const std::vector<npumoe::ValueId>& ids) {
   NSMutableArray* const values = [NSMutableArray array];
   for (const npumoe::ValueId id : ids) {
-    [values addObject:[[[MLModelStructureProgramNamedValueType alloc] initWithName:function.values[id].name] autorelease]];
+    const std::string& name = function.values[id].name;
+    [values addObject:[[[MLModelStructureProgramNamedValueType alloc] initWithName:name] autorelease]];
   }
   return values;
 }

@@ -26,7 +26,7 @@ void RunElsewhere(std::function<void()> work);
 
 }  // namespace npumoe::coreml_standin
 
-// In the @implementation of every class of Core ML. Its own dealloc, if any, ends in [super dealloc] through this one.
+// In the @implementation of every class of Core ML.
 #define NM_COUNTED                           \
   +(id)allocWithZone : (NSZone*)zone {       \
     npumoe::coreml_standin::CountObject(1);  \
@@ -38,7 +38,7 @@ void RunElsewhere(std::function<void()> work);
     [super dealloc];                         \
   }
 
-// What a class releases; most have something.
+// What a class releases when it goes.
 @interface NSObject (NpumoeStandin)
 - (void)tearDown;
 @end

@@ -101,8 +101,8 @@ Failure NextFailure(Step step, id half_made) {
 
 NSError* ErrorOf(Failure failure, const std::string& reason) {
   if (failure == Failure::kNoReason) return nil;
-  NSDictionary* const below =
-      [NSDictionary dictionaryWithObject:[NSString stringWithUTF8String:reason.c_str()] forKey:NSLocalizedDescriptionKey];
+  NSString* const text = [NSString stringWithUTF8String:reason.c_str()];
+  NSDictionary* const below = [NSDictionary dictionaryWithObject:text forKey:NSLocalizedDescriptionKey];
   NSError* const cause = [NSError errorWithDomain:@"npumoe.standin" code:7 userInfo:below];
   NSDictionary* const above =
       [NSDictionary dictionaryWithObjectsAndKeys:@"The stand-in\nrefuses.", NSLocalizedDescriptionKey, cause,
