@@ -14,6 +14,20 @@ std::string Clock(const RunReport& report) {
   return report.simulated ? fmt::format("simulated on {}", report.npu) : "measured on " + report.npu;
 }
 
+constexpr char kMissing[] = "n/a (source missing)";
+
+// Of both sides as modelled, or of this process as the system counts it.
+std::string Energy(const RunReport& report, int digits) {
+  if (report.simulated) return fmt::format("{:.{}f} J", report.npu_joules + report.cpu_joules, digits);
+  return report.process_joules ? fmt::format("{:.{}f} J of this process", *report.process_joules, digits)
+                               : fmt::format("energy {}", kMissing);
+}
+
+std::string Cycles(const RunReport& report) {
+  return report.process_cycles ? fmt::format("{} CPU cycles", *report.process_cycles)
+                               : fmt::format("CPU cycles {}", kMissing);
+}
+
 double Percent(double part, double whole) { return whole > 0 ? 100 * part / whole : 0; }
 
 std::string Row(std::string_view layer, std::string_view name, const StageReport& stage) {
@@ -42,8 +56,8 @@ std::string NpuSummary(const RunReport& report) {
   const auto on_npu = static_cast<double>(experts.rows_used);
   const auto rows =
       static_cast<double>(experts.rows_used + experts.rows_cpu + experts.rows_spilled + experts.rows_pruned);
-  std::string text = fmt::format("{}: prefill {:.4f} s, {:.4f} J; {:.1f} % of expert rows on the NPU", Clock(report),
-                                 report.prefill_seconds, report.npu_joules + report.cpu_joules, Percent(on_npu, rows));
+  std::string text = fmt::format("{}: prefill {:.4f} s, {}; {:.1f} % of expert rows on the NPU", Clock(report),
+                                 report.prefill_seconds, Energy(report, 4), Percent(on_npu, rows));
   if (experts.rows_pruned > 0) text += fmt::format(", {} rows pruned", experts.rows_pruned);
   if (experts.rows_rerouted > 0) text += fmt::format(", {} rows rerouted", experts.rows_rerouted);
   uint64_t fallbacks = 0;
@@ -64,9 +78,12 @@ std::string FormatNpuReport(const RunReport& report) {
   }
   text += Row("all", "attention", report.Attention()) + Row("all", "experts", report.Experts());
   text += fmt::format(
-      "prefill {:.6f} s, both sides busy {:.6f} s, waiting for programs {:.6f} s; NPU {:.6f} J, CPU {:.6f} J ({})\n",
-      report.prefill_seconds, report.overlap_seconds, report.load_wait_seconds, report.npu_joules, report.cpu_joules,
+      "prefill {:.6f} s, both sides busy {:.6f} s, waiting for programs {:.6f} s; {} ({})\n", report.prefill_seconds,
+      report.overlap_seconds, report.load_wait_seconds,
+      report.simulated ? fmt::format("NPU {:.6f} J, CPU {:.6f} J", report.npu_joules, report.cpu_joules)
+                       : Energy(report, 6) + ", " + Cycles(report),
       Clock(report));
+  if (!report.note.empty()) text += OneLine(report.note) + "\n";
   for (const auto& [reason, times] : report.fallbacks) {
     text += fmt::format("fell back to the CPU {} x: {}\n", times, OneLine(reason));
   }
@@ -82,8 +99,14 @@ nlohmann::ordered_json NpuReportJson(const RunReport& report) {
   json["prefill_seconds"] = report.prefill_seconds;
   json["overlap_seconds"] = report.overlap_seconds;
   json["load_wait_seconds"] = report.load_wait_seconds;
-  json["npu_joules"] = report.npu_joules;
-  json["cpu_joules"] = report.cpu_joules;
+  if (report.simulated) {
+    json["npu_joules"] = report.npu_joules;
+    json["cpu_joules"] = report.cpu_joules;
+  } else {
+    json["process_joules"] = report.process_joules ? nlohmann::ordered_json(*report.process_joules) : nullptr;
+    json["process_cycles"] = report.process_cycles ? nlohmann::ordered_json(*report.process_cycles) : nullptr;
+  }
+  if (!report.note.empty()) json["note"] = ReplaceInvalidUtf8(report.note);
   json["attention"] = ToJson(report.Attention());
   json["experts"] = ToJson(report.Experts());
   json["layers"] = nlohmann::ordered_json::array();

@@ -22,12 +22,21 @@ enum class KvType { kF16, kF32 };
 
 // Prompts on an NPU; decode stays on the CPU.
 struct NpuOptions {
-  std::string device;      // "sim:m2-max": a simulated NPU, computes here and keeps a virtual clock; empty = CPU only
+  // "sim:m2-max": a simulated NPU, computes here and keeps a virtual clock. "coreml", "coreml:gpu", "coreml:cpu": Core ML
+  // with the Neural Engine, the GPU or the CPU. Empty = CPU only.
+  std::string device;
   std::string plan_path;   // empty = the model's own plan (SidecarPath) when it has one for this NPU, or else made now
   std::string stats_path;  // routing statistics that the plan must stand on; empty = the model's own, if there are any
   bool make_plan = false;  // make one from `plan` even when the model has its own
   PlanOptions plan;        // for a plan made now; its npu is the device's
   std::string mode;        // overrides the plan's overflow mode; empty = the plan's
+  // Core ML only:
+  std::string spec;          // whose numbers to plan with, a name of DescribeNpus(); empty = this machine's
+  std::string cache_folder;  // of compiled programs; empty = DefaultCacheFolder()
+  uint64_t cache_bytes = 0;  // 0 = kDefaultCacheBytes
+  // Command that new packages are compiled and tried with, in a process of its own: it gets PACKAGE COMPILED UNITS and
+  // calls CompilePackage. Empty: in this process, which a package that kills Core ML would end.
+  std::vector<std::string> compiler;
 };
 
 struct EngineOptions {

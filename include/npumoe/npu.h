@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,12 +34,15 @@ struct LayerReport {
 struct RunReport {
   std::string npu;                  // the spec's name
   bool simulated = true;            // durations and energy below are of the spec's virtual clock
+  std::string note;                 // what a user should know about how the device ran; empty for nothing
   std::string plan;                 // where the plan came from, "made for this run" or a path
   std::vector<LayerReport> layers;  // [n_layers]
   double prefill_seconds = 0;       // from the first prompt token to the logits after the last
   double overlap_seconds = 0;       // both sides busy at once
   double load_wait_seconds = 0;     // both sides idle until a program was loaded
-  double npu_joules = 0, cpu_joules = 0;
+  double npu_joules = 0, cpu_joules = 0;  // simulated runs only
+  std::optional<double> process_joules;    // real runs: of this process, as the system counts it; empty where it does not
+  std::optional<uint64_t> process_cycles;  // likewise, cycles of the CPU
   std::map<std::string, uint64_t> fallbacks;  // reason -> times; empty when everything ran where it was planned
 
   StageReport Attention() const;  // sum over layers

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The machines that can be simulated, for people.
+#include "npu/coreml.h"
 #include "npu/spec.h"
 #include "npumoe/npu.h"
 
@@ -19,6 +20,8 @@ std::vector<NpuDescription> DescribeNpus() {
   return descriptions;
 }
 
-std::vector<std::string> NpuBackends() { return {}; }
+std::vector<std::string> NpuBackends() {
+  return DescribeCoreMl().available ? std::vector<std::string>{"coreml"} : std::vector<std::string>{};
+}
 
 }  // namespace npumoe

@@ -52,9 +52,10 @@ Status NpuExperts::Run(uint32_t layer, MatView x, MatView y) {
   const Nanos start = clock_.now();
   packer_.Submit([this, layer, x] { RunGroups(layer, x); });
   ffn_.RunSlots(weights, x, cpu_ranges_);
+  const std::optional<Nanos> cpu_end = clock_.RealNow();
   packer_.Wait();
-  clock_.CpuWork(CpuSeconds(weights), stage, fmt::format("layer {} experts", layer));
-  clock_.WaitUntil(clock_.now() + static_cast<Nanos>(pack_seconds_ * 1e9));  // counted already
+  clock_.CpuWork(CpuSeconds(weights), stage, fmt::format("layer {} experts", layer), cpu_end);
+  clock_.ShareCpu(pack_seconds_);
   clock_.AddOverlap(std::min(clock_.now(), packer_end_) - start);
   clock_.WaitUntil(packer_end_);
   RepeatOnCpu(layer, weights, x);

@@ -20,20 +20,21 @@ NpuLayers::NpuLayers(const Model& model, Plan plan, std::unique_ptr<NpuDevice> d
       plan_(std::move(plan)),
       device_(std::move(device)),
       ffn_(ffn),
-      clock_(device_->Spec()),
+      clock_(*device_),
       programs_(model, plan_, *device_, clock_, compute.pool),
       attention_(model, plan_, programs_, clock_, compute, attention, ffn),
       experts_(model, plan_, programs_, clock_, ffn) {}
 
 void NpuLayers::BeginPrefill(RunReport& report, Trace* trace) {
   report.npu = spec().name;
+  report.note = device_->Note();
   report.layers.resize(config_.n_layers);
   clock_.Attach(&report, trace);
+  clock_.BeginPrefill();
   for (uint32_t layer = 0; layer < config_.n_layers && !loaded_; ++layer) {
     if (!programs_.Preload(layer)) break;
   }
   loaded_ = true;
-  clock_.BeginPrefill();
 }
 
 void NpuLayers::EndPrefill(size_t n_logit_rows) {

@@ -10,6 +10,21 @@
 
 namespace npumoe {
 
+Result<Graph> BuildProgram(const Model& model, const Plan& plan, uint32_t layer, size_t group, ThreadPool* pool) {
+  const ModelConfig& config = model.config();
+  const LayerWeights& weights = model.weights().layers[layer];
+  const LayerPlan& one = plan.layers[layer];
+  if (group == kAttentionProgram) {
+    return BuildAttentionStage(config, weights, config.IsMoeLayer(layer), plan.chunk_tokens, plan.kv_buckets,
+                               plan.attention_weights, pool);
+  }
+  return BuildExpertGroup(config, weights, one.groups[group], plan.expert_weights, one.expert_scale, pool);
+}
+
+std::string ProgramName(uint32_t layer, size_t group) {
+  return group == kAttentionProgram ? fmt::format("attention_{}", layer) : fmt::format("experts_{}_{}", layer, group);
+}
+
 NpuPrograms::NpuPrograms(const Model& model, const Plan& plan, NpuDevice& device, RunClock& clock, ThreadPool& pool)
     : model_(model),
       config_(model.config()),
@@ -19,22 +34,12 @@ NpuPrograms::NpuPrograms(const Model& model, const Plan& plan, NpuDevice& device
       pool_(pool),
       layers_(config_.n_layers) {
   for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
-    layers_[layer].attention.key = fmt::format("attention_{}", layer);
+    layers_[layer].attention.key = ProgramName(layer, kAttentionProgram);
     layers_[layer].groups.resize(plan.layers[layer].groups.size());
     for (size_t group = 0; group < layers_[layer].groups.size(); ++group) {
-      layers_[layer].groups[group].key = fmt::format("experts_{}_{}", layer, group);
+      layers_[layer].groups[group].key = ProgramName(layer, group);
     }
   }
-}
-
-Result<Graph> NpuPrograms::Build(uint32_t layer, size_t index) const {
-  const LayerWeights& weights = model_.weights().layers[layer];
-  const LayerPlan& plan = plan_.layers[layer];
-  if (index == kAttention) {
-    return BuildAttentionStage(config_, weights, config_.IsMoeLayer(layer), plan_.chunk_tokens, plan_.kv_buckets,
-                               plan_.attention_weights, &pool_);
-  }
-  return BuildExpertGroup(config_, weights, plan.groups[index], plan_.expert_weights, plan.expert_scale, &pool_);
 }
 
 size_t NpuPrograms::HostBytes() const {
@@ -84,13 +89,14 @@ NpuProgram* NpuPrograms::Load(uint32_t layer, size_t index, const uint32_t* runn
   if (program.loaded || program.refused) return program.loaded.get();
   // Known to be too large: not even built.
   if (!must && program.weight_bytes > 0 && !MakeRoom(program.weight_bytes, layer, running)) return nullptr;
-  auto graph = Build(layer, index);
+  const std::optional<Nanos> begin = clock_.RealNow();
+  auto graph = BuildProgram(model_, plan_, layer, index, &pool_);
   if (!graph.ok()) {
     Refuse(program, graph.error().message);
     return nullptr;
   }
   program.weight_bytes = graph->WeightBytes();
-  if (index != kAttention && program.dispatch_seconds.empty()) {
+  if (index != kAttentionProgram && program.dispatch_seconds.empty()) {
     for (const Function& function : graph->functions) {
       const Work work = CountWork(*graph, function, device_.Spec());
       program.dispatch_seconds.push_back(DispatchCost(work, device_.Spec()).seconds);
@@ -103,21 +109,22 @@ NpuProgram* NpuPrograms::Load(uint32_t layer, size_t index, const uint32_t* runn
     return nullptr;
   }
   program.loaded = std::move(compiled).value();
+  clock_.Loaded(begin);
   ++n_loaded_;
   loaded_bytes_ += program.weight_bytes;
-  StageReport& stage = index == kAttention ? clock_.attention(layer) : clock_.experts(layer);
+  StageReport& stage = index == kAttentionProgram ? clock_.attention(layer) : clock_.experts(layer);
   ++(program.was_loaded ? stage.loads : stage.programs);
   program.was_loaded = true;
   return program.loaded.get();
 }
 
-NpuProgram* NpuPrograms::Attention(uint32_t layer) { return Load(layer, kAttention, &layer, /*must=*/true); }
+NpuProgram* NpuPrograms::Attention(uint32_t layer) { return Load(layer, kAttentionProgram, &layer, /*must=*/true); }
 NpuProgram* NpuPrograms::Group(uint32_t layer, size_t group) { return Load(layer, group, &layer, /*must=*/true); }
 
 // Visits the indices of a layer's programs until one says false; returns what the last said.
 template <typename Visit>
 bool NpuPrograms::ForPrograms(uint32_t layer, const Visit& visit) {
-  if (plan_.layers[layer].attention == AttentionPlace::kNpu && !visit(kAttention)) return false;
+  if (plan_.layers[layer].attention == AttentionPlace::kNpu && !visit(kAttentionProgram)) return false;
   for (size_t group = 0; group < layers_[layer].groups.size(); ++group) {
     if (!visit(group)) return false;
   }

@@ -17,6 +17,13 @@
 
 namespace npumoe {
 
+// The graph of one program of a plan: of `layer`'s attention stage (`group` = kAttentionProgram) or of an expert group.
+// `pool` fits palettes; null: this thread does.
+inline constexpr size_t kAttentionProgram = SIZE_MAX;
+Result<Graph> BuildProgram(const Model& model, const Plan& plan, uint32_t layer, size_t group,
+                           ThreadPool* pool);
+std::string ProgramName(uint32_t layer, size_t group);  // "attention_3", "experts_3_0"
+
 // Layers come round in order, so what makes room is the program whose layer is needed last: the one that ran last.
 // A program that the device refuses is never tried again; the clock's report says why. One thread at a time; borrows
 // model, plan, device, clock and pool, whose owner is the thread that loads.
@@ -62,15 +69,12 @@ class NpuPrograms {
     std::vector<Program> groups;
   };
 
-  static constexpr size_t kAttention = SIZE_MAX;  // in place of a group's index
-
   Program& At(uint32_t layer, size_t index) {
-    return index == kAttention ? layers_[layer].attention : layers_[layer].groups[index];
+    return index == kAttentionProgram ? layers_[layer].attention : layers_[layer].groups[index];
   }
   // Makes room by unloading programs of other layers than `layer` and `*running`; without `running` of none. What does
   // not fit then is still tried when `must`, so that the device says why.
   NpuProgram* Load(uint32_t layer, size_t index, const uint32_t* running, bool must);
-  Result<Graph> Build(uint32_t layer, size_t index) const;
   bool MakeRoom(size_t bytes, uint32_t layer, const uint32_t* running);
   template <typename Visit>
   bool ForPrograms(uint32_t layer, const Visit& visit);

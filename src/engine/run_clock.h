@@ -1,21 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // The time of a run on an NPU: where CPU and NPU stand on the device's clock, and what the report and trace say of it.
+// On a simulated device that clock is virtual and CPU work takes modelled time on it; on a real one both sides are measured.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "engine/system.h"
 #include "engine/trace.h"
 #include "npu/device.h"
 #include "npumoe/npu.h"
 
 namespace npumoe {
 
-// CPU work beside a simulated device takes modelled time on the same virtual clock. One thread at a time.
+// One thread at a time, but for RealNow and CpuWorkAt on a track of the caller's own.
 class RunClock {
  public:
-  explicit RunClock(const NpuSpec& spec) : spec_(spec) {}
+  explicit RunClock(const NpuDevice& device) : device_(device), spec_(device.Spec()) {}
 
   // Where counts and zones go from now on; borrowed. `trace` may be null.
   void Attach(RunReport* report, Trace* trace) {
@@ -30,10 +33,16 @@ class RunClock {
   void EndPrefill();
 
   Nanos now() const { return now_; }
-  // The CPU works for `seconds` from now on.
-  void CpuWork(double seconds, StageReport& stage, std::string_view name);
-  // The same on a time line of the caller's; now() stays. Returns the end.
-  Nanos CpuWorkAt(Nanos begin, double seconds, StageReport& stage, Track track, std::string_view name);
+  std::optional<Nanos> RealNow() const { return device_.RealNow(); }
+  // The CPU has worked since now(): for `seconds` as modelled, or until `real_end` (this moment, when empty).
+  void CpuWork(double seconds, StageReport& stage, std::string_view name, std::optional<Nanos> real_end = {});
+  // The same since `begin` on a time line of the caller's; now() stays. Returns the end.
+  Nanos CpuWorkAt(Nanos begin, double seconds, StageReport& stage, Track track, std::string_view name,
+                  std::optional<Nanos> real_end = {});
+  // Modelled work of another thread that the CPU's own had to wait for. What is measured holds it already.
+  void ShareCpu(double seconds);
+  // A program was loaded since `real_begin`, and everything waited.
+  void Loaded(std::optional<Nanos> real_begin);
   double CopySeconds(double bytes) const { return bytes / spec_.copy_bytes_per_second.value; }
 
   // Counts one dispatch that was asked for at `ready` and ran as `ran` says.
@@ -49,12 +58,14 @@ class RunClock {
   const NpuSpec& spec() const { return spec_; }
 
  private:
+  const NpuDevice& device_;
   const NpuSpec& spec_;
   RunReport* report_ = nullptr;
   Trace* trace_ = nullptr;
   Nanos now_ = 0;
   Nanos npu_end_ = 0;  // of the last dispatch
   Nanos begin_ = 0;    // of this prefill
+  ProcessUse use_;     // when it began
 };
 
 }  // namespace npumoe

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -60,10 +61,19 @@ class NpuDevice {
 
   virtual const NpuSpec& Spec() const = 0;
 
+  // Now on the device's clock; nothing when that is a virtual one, which moves with the work alone.
+  virtual std::optional<Nanos> RealNow() const { return std::nullopt; }
+
+  // What a user should know about how the device runs; empty for nothing.
+  virtual std::string Note() const { return {}; }
+
   // Compiles and loads. `key` identifies the graph in caches and messages. The graph is consumed: its constants become
   // the program's weights. Fails with kUnsupported naming the limit that the graph breaks, kOutOfMemory when the
   // resident programs leave no room, or kDevice.
   virtual Result<std::unique_ptr<NpuProgram>> Compile(Graph graph, std::string_view key) = 0;
+
+  // Compiles what Compile would, and keeps it for then, without loading it. Any number of threads.
+  virtual Status Prepare(const Graph& graph, std::string_view key) = 0;
 
   // Memory of this process that all programs share, besides what each holds.
   virtual size_t HostBytes() const { return 0; }

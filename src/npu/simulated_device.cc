@@ -105,6 +105,11 @@ class SimulatedDevice final : public NpuDevice {
 
   const NpuSpec& Spec() const override { return die_.spec; }
 
+  Status Prepare(const Graph& graph, std::string_view key) override {
+    NM_TRY(ValidateGraph(graph));
+    return CheckLimits(graph, die_.spec, key);
+  }
+
   Result<std::unique_ptr<NpuProgram>> Compile(Graph graph, std::string_view key) override {
     NM_TRY(ValidateGraph(graph));
     NM_TRY(CheckLimits(graph, die_.spec, key));

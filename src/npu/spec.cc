@@ -245,4 +245,32 @@ Result<const NpuSpec*> FindSpec(std::string_view name) {
   return MakeError(Code::kNotFound, "npu: no spec named '{}', wanted one of {}", name, SpecNames());
 }
 
+NpuSpec SpecOfChip(std::string_view chip) {
+  const NpuSpec* nearest = &Table().back();
+  for (const NpuSpec& spec : Table()) {
+    if (spec.title == chip) return spec;
+  }
+  const std::string_view generation = chip.substr(0, chip.find(' ', chip.find(' ') + 1));  // "Apple M2"
+  for (const NpuSpec& spec : Table()) {
+    if (spec.title != generation && !spec.title.starts_with(std::string(generation) + " ")) continue;
+    nearest = &spec;
+    break;
+  }
+  NpuSpec spec = *nearest;
+  spec.title = fmt::format("{} (assumed to be as {})", chip.empty() ? "unknown chip" : chip, nearest->title);
+  return spec;
+}
+
+std::span<const MeasurableField> MeasurableFields() {
+  static constexpr MeasurableField kFields[] = {
+      {"dispatch_seconds", &NpuSpec::dispatch_seconds},
+      {"wake_seconds", &NpuSpec::wake_seconds},
+      {"flops_per_second", &NpuSpec::flops_per_second},
+      {"weight_bytes_per_second", &NpuSpec::weight_bytes_per_second},
+      {"io_bytes_per_second", &NpuSpec::io_bytes_per_second},
+      {"load_seconds", &NpuSpec::load_seconds},
+  };
+  return kFields;
+}
+
 }  // namespace npumoe

@@ -16,12 +16,12 @@ namespace npumoe {
 // Where a number comes from; `assumed` numbers are printed as such.
 struct Sourced {
   double value = 0;
-  std::string_view source;  // "measured: ...", "published: ...", "derived: ...", "assumed: ..."
+  std::string source;  // "measured: ...", "published: ...", "derived: ...", "assumed: ..."
 };
 
 struct NpuSpec {
-  std::string_view name;   // "m2-max"
-  std::string_view title;  // "Apple M2 Max"
+  std::string name;   // "m2-max"
+  std::string title;  // "Apple M2 Max"
   uint32_t n_dies = 1;     // programs in flight at once, one per die
 
   // Time of one dispatch: floor + io / io_rate + max(flops / rate, weight bytes / stream rate).
@@ -76,5 +76,16 @@ std::string SpecNames();  // "m1, m2-max, ..."
 
 // kNotFound lists the known names.
 Result<const NpuSpec*> FindSpec(std::string_view name);
+
+// For a chip by the name it gives itself, "Apple M2 Max". One that is not in the table gets the numbers of the first of
+// its generation that is, or else of the last in the table, and a title that says so.
+NpuSpec SpecOfChip(std::string_view chip);
+
+// The numbers of the NPU that a measurement can replace, by their field's name.
+struct MeasurableField {
+  std::string_view name;
+  Sourced NpuSpec::*field;
+};
+std::span<const MeasurableField> MeasurableFields();
 
 }  // namespace npumoe

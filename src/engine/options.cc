@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/options.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "engine/kv_cache.h"
+#include "engine/system.h"
+
+namespace npumoe {
+namespace {
+
+constexpr uint32_t kMaxThreads = 1024;
+constexpr uint32_t kMaxChunkTokens = 1u << 16;
+
+// The trained context, halved until its keys and values fit into half of the machine's memory.
+uint32_t DefaultContext(const ModelConfig& config, DType dtype) {
+  uint32_t context = config.context_length;
+  const uint64_t budget = PhysicalMemoryBytes() / 2;
+  while (context > 512) {
+    const auto bytes = KvCache::ReservedBytes(config, dtype, context);
+    if (bytes.ok() && *bytes <= budget) break;
+    context /= 2;
+  }
+  return context;
+}
+
+}  // namespace
+
+DType KvDType(KvType type) { return type == KvType::kF16 ? DType::kF16 : DType::kF32; }
+
+Result<EngineOptions> FillDefaults(const EngineOptions& options, const ModelConfig& config) {
+  EngineOptions filled = options;
+  if (filled.n_threads == 0) filled.n_threads = CoreCount();
+  if (filled.n_threads > kMaxThreads) {
+    return MakeError(Code::kInvalidArgument, "threads: {} is too many, wanted 1..{}", filled.n_threads, kMaxThreads);
+  }
+  if (filled.context_tokens == 0) filled.context_tokens = DefaultContext(config, KvDType(options.kv_type));
+  if (filled.context_tokens > kMaxContext) {
+    return MakeError(Code::kInvalidArgument, "context: {} tokens, wanted 1..{}", filled.context_tokens, kMaxContext);
+  }
+  if (filled.chunk_tokens == 0 || filled.chunk_tokens > kMaxChunkTokens) {
+    return MakeError(Code::kInvalidArgument, "chunk: {} tokens, wanted 1..{}", filled.chunk_tokens, kMaxChunkTokens);
+  }
+  // Scratch grows with the chunk, and no chunk is longer than the context.
+  filled.chunk_tokens = std::min(filled.chunk_tokens, filled.context_tokens);
+  return filled;
+}
+
+}  // namespace npumoe

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// Options of an engine, checked and with their defaults.
+#pragma once
+
+#include "model/config.h"
+#include "npumoe/engine.h"
+#include "tensor/dtype.h"
+
+namespace npumoe {
+
+DType KvDType(KvType type);
+
+// 0s replaced by what this machine and model suggest. kInvalidArgument names the option that is out of range.
+Result<EngineOptions> FillDefaults(const EngineOptions& options, const ModelConfig& config);
+
+}  // namespace npumoe
