@@ -16,6 +16,11 @@ int RunCalibrate(const std::vector<std::string>& args);
 int RunPlot(const std::vector<std::string>& args);
 int RunBench(const std::vector<std::string>& args);
 int RunPlan(const std::vector<std::string>& args);
+int RunCompile(const std::vector<std::string>& args);
+// For NpuOptions::compiler: a package in a process of its own. Not shown in the usage.
+int RunCompilePackage(const std::vector<std::string>& args);
+inline constexpr char kCompilePackage[] = "compile-package";  // its name
+int RunCache(const std::vector<std::string>& args);
 int RunDoctor(const std::vector<std::string>& args);
 int RunMakeModel(const std::vector<std::string>& args);
 

@@ -15,7 +15,7 @@
 namespace npumoe {
 
 int RunExec(const std::vector<std::string>& args) {
-  CLI::App app("Runs a function of a Core ML package with the reference executor and writes its outputs.", "exec");
+  CLI::App app("Runs a function of a Core ML package and writes its outputs.", "exec");
   std::string path;
   std::vector<std::string> inputs;
   RunPackageOptions options;
@@ -23,6 +23,7 @@ int RunExec(const std::vector<std::string>& args) {
   app.add_option("-f,--function", options.function, "function to run; without it the package's default");
   app.add_option("-i,--in", inputs, "NAME=FILE.npy for an input of the function")->allow_extra_args(false);
   app.add_option("-o,--out", options.out_dir, "folder for the outputs, NAME.npy each")->required();
+  app.add_option("--npu", options.device, "coreml, coreml:gpu or coreml:cpu; without it the reference executor runs it");
   app.add_flag("--f32", options.f32, "no rounding to fp16 between ops; outputs are float32");
   if (const auto exit_code = ParseFlags(app, args)) return *exit_code;
 

@@ -5,9 +5,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 
 #ifdef __APPLE__
+#include <mach-o/dyld.h>
 #include <sys/sysctl.h>
 #endif
 
@@ -38,6 +40,18 @@ uint64_t SystemNumber(int name) { return static_cast<uint64_t>(std::max(0L, sysc
 uint64_t MemoryBytes() { return SystemNumber(_SC_PHYS_PAGES) * SystemNumber(_SC_PAGESIZE); }
 uint64_t PageBytes() { return SystemNumber(_SC_PAGESIZE); }
 uint32_t Cores() { return static_cast<uint32_t>(SystemNumber(_SC_NPROCESSORS_ONLN)); }
+
+std::string ProgramPath() {
+#ifdef __APPLE__
+  char path[4096] = "";
+  uint32_t size = sizeof path;
+  return _NSGetExecutablePath(path, &size) == 0 ? path : "";
+#else
+  std::error_code error;
+  const auto path = std::filesystem::read_symlink("/proc/self/exe", error);
+  return error ? std::string() : path.string();
+#endif
+}
 
 std::string OsName() {
   utsname name = {};

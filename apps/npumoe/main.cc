@@ -32,6 +32,8 @@ constexpr Command kCommands[] = {
     {"plot", RunPlot, "draw what calibrate gathered"},
     {"bench", RunBench, "measure prompt and generation speed"},
     {"plan", RunPlan, "decide what runs on an NPU and in which fixed shapes"},
+    {"compile", RunCompile, "make the programs of a plan ahead of time"},
+    {"cache", RunCache, "list or remove compiled programs"},
     {"doctor", RunDoctor, "show what this machine and this build have"},
     {"make-model", RunMakeModel, "write a model with random weights, for tests and benchmarks"},
 };
@@ -69,6 +71,7 @@ int Main(std::vector<std::string> args) {
   for (const Command& command : kCommands) {
     if (name == command.name) return command.run({args.begin() + 1, args.end()});
   }
+  if (name == kCompilePackage) return RunCompilePackage({args.begin() + 1, args.end()});
   std::string names;
   for (const Command& command : kCommands) names += fmt::format("{}{}", names.empty() ? "" : ", ", command.name);
   return UsageError(fmt::format("unknown command '{}', wanted one of: {}", name, names));

@@ -3,17 +3,22 @@
 
 #include <fmt/core.h>
 
+#include "apps/npumoe/commands.h"
 #include "apps/npumoe/console.h"
 #include "apps/npumoe/flags.h"
+#include "apps/npumoe/machine.h"
 #include "apps/npumoe/npu_report.h"
 #include "apps/npumoe/text.h"
+#include "npumoe/calibrate.h"
+#include "npumoe/programs.h"
 
 namespace npumoe {
 
 void NpuFlags::AddTo(CLI::App& app) {
   const std::string group = "NPU";
   auto* device = app.add_option("--npu", npu_.device,
-                                "prompts run on this NPU: sim:NAME simulates one ('npumoe doctor' lists them)");
+                                "prompts run on this NPU: coreml, coreml:gpu, coreml:cpu, or sim:NAME simulates one ('npumoe doctor' lists "
+                                "them)");
   BindEnvironment(device->take_last()->group(group), "NPU");
   plan_ = app.add_option("--plan", npu_.plan_path, "plan to run; default: the model's own, or one made now");
   stats_ =
@@ -38,6 +43,13 @@ void NpuFlags::AddTo(CLI::App& app) {
   for (CLI::Option* option : Options()) {
     option->take_last()->group(group);
   }
+  auto* cache = app.add_option("--cache", npu_.cache_folder, "folder of compiled programs [" + DefaultCacheFolder() + "]");
+  BindEnvironment(cache->take_last()->group(group), "CACHE");
+  auto* limit = app.add_option("--cache-gb", cache_gb_, fmt::format("most GiB of it [{}]", kDefaultCacheBytes >> 30));
+  limit->check(CLI::Range(1u, 1u << 20))->take_last()->group(group);
+  app.add_option("--npu-spec", npu_.spec, "with coreml: plan with the numbers of this NPU, not of this machine")
+      ->take_last()
+      ->group(group);
   app.add_option("--trace", trace_path_, "write what ran where and when, for Perfetto")->take_last()->group(group);
 }
 
@@ -55,12 +67,24 @@ Status NpuFlags::Fill(EngineOptions& options) const {
     }
   }
   options.npu = npu_;
+  options.npu.cache_bytes = uint64_t{cache_gb_} << 30;
+  if (const std::string self = ProgramPath(); !self.empty()) options.npu.compiler = {self, kCompilePackage};
   // Asked for a plan of this kind: the model's own is not it.
   options.npu.make_plan = placement_->count() + objective_->count() + chunk_->count() + batch_->count() +
                               expert_weights_->count() + attention_weights_->count() >
                           0;
   options.trace = !trace_path_.empty();
   return Ok{};
+}
+
+void NpuFlags::UseDefault(const std::string& model) {
+  if (!NpuBackends().empty()) {
+    npu_.device = NpuBackends().front();
+  } else {
+    const auto plan = ReadAll(npu_.plan_path.empty() ? SidecarPath(model, "plan.json") : npu_.plan_path, kMaxStatsBytes);
+    const std::string planned = plan ? PlannedNpu(*plan) : "";
+    npu_.device = "sim:" + (planned.empty() ? npu_.plan.npu : planned);
+  }
 }
 
 void PrintNpuReport(const RunReport& report, bool whole) {

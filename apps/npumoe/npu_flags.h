@@ -16,6 +16,8 @@ class NpuFlags {
   // Adds what was asked for to `options`. kInvalidArgument when a flag needs --npu and that is missing.
   Status Fill(EngineOptions& options) const;
 
+  // --npu was not given and must be something: Core ML where there is one, or else the simulated NPU that the plan is for.
+  void UseDefault(const std::string& model);
   bool wanted() const { return !npu_.device.empty(); }
   const std::string& trace_path() const { return trace_path_; }
 
@@ -24,6 +26,7 @@ class NpuFlags {
 
   NpuOptions npu_;
   std::string trace_path_;
+  uint32_t cache_gb_ = 0;
   CLI::Option *plan_ = nullptr, *stats_ = nullptr, *placement_ = nullptr, *objective_ = nullptr, *chunk_ = nullptr,
               *batch_ = nullptr, *expert_weights_ = nullptr, *attention_weights_ = nullptr, *overflow_ = nullptr;
 };

@@ -52,7 +52,9 @@ struct RunPackageOptions {
   std::string function;                                     // empty = the package's default
   std::vector<std::pair<std::string, std::string>> inputs;  // name, .npy file; each input of the function once
   std::string out_dir;                                      // made if it is missing; NAME.npy per output
-  bool f32 = false;                                         // no rounding to fp16 between ops: what the graph means
+  // Empty: the scalar reference executor. "coreml", "coreml:gpu", "coreml:cpu": Core ML, as NpuOptions::device.
+  std::string device;
+  bool f32 = false;                                         // reference only: no rounding to fp16 between ops: what the graph means
   uint64_t limit_bytes = uint64_t{8} << 30;                 // memory for tensors; a function that needs more is refused
 };
 
@@ -60,7 +62,7 @@ struct PackageOutput {
   std::string name, type, path;
 };
 
-// Runs one function once with the scalar reference executor and writes all outputs, or none. Floats are rounded to an
+// Runs one function once and writes all outputs, or none. Floats are rounded to an
 // input's type; anything else must have it. With f32, fp16 outputs are written as fp32.
 Result<std::vector<PackageOutput>> RunPackage(const std::string& path, const RunPackageOptions& options);
 

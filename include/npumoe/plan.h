@@ -12,7 +12,7 @@
 namespace npumoe {
 
 struct PlanOptions {
-  std::string npu = "m2-max";        // a name of DescribeNpus()
+  std::string npu = "m2-max";        // a name of DescribeNpus(), or "coreml": this machine's
   uint32_t chunk_tokens = 256;       // prompt tokens of one attention dispatch
   uint32_t moe_batch_tokens = 4096;  // tokens whose experts run together; only placement "ours" uses it
   uint32_t prompt_tokens = 4096;     // longest prompt whose attention the plan covers
@@ -46,6 +46,9 @@ std::vector<std::string_view> WeightFormats();
 // kInvalidArgument naming a bad option, or saying that the statistics are of another model.
 Result<PlanDocument> MakePlanDocument(const std::string& model_path, std::string_view stats_json,
                                       std::string_view stats_name, const PlanOptions& options);
+
+// The NPU that a plan's JSON says it is for; empty when it is no plan.
+std::string PlannedNpu(std::string_view json);
 
 // Where statistics and plans of a model lie when no path is given: <model without .gguf>.npumoe/<file>; the same for
 // every part of a split model.

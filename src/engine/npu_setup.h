@@ -4,7 +4,6 @@
 
 #include <memory>
 #include <string>
-#include <string_view>
 
 #include "model/weights.h"
 #include "moe/plan.h"
@@ -22,15 +21,5 @@ struct NpuSetup {
 // `options` has its defaults filled and names a device. Fails with kUnsupported for a device that this build does not
 // have, kNotFound for an unknown simulated one, and for a plan that is bad or stale, with the reason.
 Result<NpuSetup> SetUpNpu(const Model& model, const EngineOptions& options);
-
-// What a device is planned with: a simulated one's spec, or for Core ML that of `options.spec` or of this machine,
-// measured numbers of this machine included.
-Result<NpuSpec> SpecOfNpu(const NpuOptions& options);
-
-// The device alone, without a model. `n_threads`: of a simulated one.
-Result<std::unique_ptr<NpuDevice>> MakeNpu(const NpuOptions& options, const NpuSpec& spec, uint32_t n_threads);
-
-// "coreml", "coreml:gpu", ...
-bool IsCoreMlName(std::string_view device);
 
 }  // namespace npumoe

@@ -8,10 +8,12 @@
 #include <utility>
 
 #include "base/check.h"
+#include "engine/npu_device.h"
 #include "model/json_fields.h"
 #include "model/model_hash.h"
 #include "moe/stage_graph.h"
 #include "moe/uniform_stats.h"
+#include "npu/coreml_npu.h"
 
 namespace npumoe {
 namespace {
@@ -118,7 +120,7 @@ Result<Plan> LoadPlan(std::string_view text, std::string_view name, const Model&
   return plan;
 }
 
-std::string PlanNpu(std::string_view text) {
+std::string PlannedNpu(std::string_view text) {
   const auto document = ParseJsonObject(text, "plan");
   if (!document.ok()) return {};
   const auto npu = document->find("npu");
@@ -164,17 +166,34 @@ Result<PlanWithReasons> MakePlanFor(const Model& model, const RoutingStats* stat
 std::vector<std::string_view> Placements() { return PlacementNames(); }
 std::vector<std::string_view> WeightFormats() { return WeightFormatNames(); }
 
+namespace {
+
+// Of a simulated NPU, or of this machine's.
+Result<NpuSpec> SpecToPlanFor(const std::string& npu) {
+  Result<NpuSpec> spec = NpuSpec{};
+  if (IsCoreMlName(npu)) {
+    NpuOptions options;
+    options.device = npu;
+    spec = SpecOfNpu(options);
+  } else {
+    const auto simulated = FindSimulatedNpu(npu);
+    spec = simulated.ok() ? Result<NpuSpec>(**simulated) : Result<NpuSpec>(simulated.error());
+  }
+  return spec.ok() ? spec : Result<NpuSpec>(MakeError(Code::kInvalidArgument, "{}", spec.error().message));
+}
+
+}  // namespace
+
 Result<PlanDocument> MakePlanDocument(const std::string& model_path, std::string_view stats_json,
                                       std::string_view stats_name, const PlanOptions& options) {
   NM_TRY_VAR(const PlanRequest request, ParsePlanOptions(options));
-  const auto spec = FindSimulatedNpu(options.npu);
-  if (!spec.ok()) return MakeError(Code::kInvalidArgument, "{}", spec.error().message);
+  NM_TRY_VAR(const NpuSpec spec, SpecToPlanFor(options.npu));
   NM_TRY_VAR(const Model model, Model::Open(model_path, {options.phimoe_llama_cpp}));
   std::optional<RoutingStats> stats;
   if (!stats_json.empty()) {
     NM_TRY_VAR(stats, ParseRoutingStats(stats_json, stats_name));
   }
-  auto made = MakePlanFor(model, stats ? &*stats : nullptr, **spec, request);
+  auto made = MakePlanFor(model, stats ? &*stats : nullptr, spec, request);
   if (!made.ok()) {
     // The planner does not know the file.
     const bool of_stats = made.error().message.starts_with("routing statistics: ");

@@ -26,12 +26,9 @@ Result<const NpuSpec*> FindSimulatedNpu(std::string_view name);
 
 // The plan in `text`, which CheckPlan has passed and which asks for no shape beyond the model's context and the spec's
 // axes. Fails with the reason when it was made for another model, for other numbers of this NPU, for another NPU
-// (PlanNpu tells before), or, with `stats`, from other statistics. `name` is the subject of messages.
+// (PlannedNpu tells before), or, with `stats`, from other statistics. `name` is the subject of messages.
 Result<Plan> LoadPlan(std::string_view text, std::string_view name, const Model& model, const NpuSpec& spec,
                       const RoutingStats* stats);
-
-// The NPU that a plan's text says it is for; empty when the text is no plan.
-std::string PlanNpu(std::string_view text);
 
 // Without `stats` experts count as equally popular, and the plan says so (`calibrated`). Fails with kInvalidArgument
 // when the statistics are of another model.

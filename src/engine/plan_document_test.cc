@@ -54,9 +54,9 @@ TEST_F(PlanDocumentTest, WhatIsMadeIsAcceptedAndNothingElse) {
   const std::string text = ToJson(made->plan);
   EXPECT_EQ(Problem(LoadPlan(text, "p", model, spec, nullptr)), "");
   EXPECT_EQ(Problem(LoadPlan(text, "p", model, spec, &stats)), "");
-  EXPECT_EQ(PlanNpu(text), "m2-max");
-  EXPECT_EQ(PlanNpu("{}"), "");
-  EXPECT_EQ(PlanNpu("no plan"), "");
+  EXPECT_EQ(PlannedNpu(text), "m2-max");
+  EXPECT_EQ(PlannedNpu("{}"), "");
+  EXPECT_EQ(PlannedNpu("no plan"), "");
 
   RoutingStats other = stats;
   ++other.n_tokens;

@@ -28,6 +28,7 @@ constexpr std::array<std::pair<ComputeUnits, std::string_view>, 3> kUnits{{
 }};
 
 // Of what lies in a cache entry; a change makes old entries unknown.
+constexpr std::string_view kCoreMl = "coreml";
 constexpr uint64_t kEntryVersion = 1;
 
 bool HasNames(const Graph& graph) { return graph.functions.size() > 1 || graph.functions[0].name != "main"; }
@@ -208,6 +209,17 @@ Result<ComputeUnits> ParseComputeUnits(std::string_view name) {
   const auto* const at = std::ranges::find(kUnits, name, [](const auto& pair) { return pair.second; });
   if (at != kUnits.end()) return at->first;
   return MakeError(Code::kInvalidArgument, "compute units: '{}' is unknown, wanted ane, gpu or cpu", name);
+}
+
+bool IsCoreMlName(std::string_view device) {
+  return device == kCoreMl || device.starts_with(std::string(kCoreMl) + ":");
+}
+
+Result<ComputeUnits> CoreMlUnits(std::string_view device) {
+  if (!IsCoreMlName(device)) return MakeError(Code::kInvalidArgument, "npu '{}': wanted coreml[:ane|:gpu|:cpu]", device);
+  device.remove_prefix(kCoreMl.size());
+  if (device.empty()) return ComputeUnits::kCpuAndNeuralEngine;
+  return ParseComputeUnits(device.substr(1));
 }
 
 std::string ProgramKey(const Graph& graph, std::string_view spec_name, std::string_view os_version,

@@ -35,6 +35,10 @@ Status CompileAndTry(const std::string& package_path, const std::string& compile
 std::string_view ToString(ComputeUnits units);
 Result<ComputeUnits> ParseComputeUnits(std::string_view name);
 
+// Names of devices as users write them: "coreml" (the Neural Engine), "coreml:ane", "coreml:gpu", "coreml:cpu".
+bool IsCoreMlName(std::string_view device);
+Result<ComputeUnits> CoreMlUnits(std::string_view device);
+
 // Key of a graph's compiled form: changes with the graph, the spec's name, the system's build and the compute units.
 std::string ProgramKey(const Graph& graph, std::string_view spec_name, std::string_view os_version, ComputeUnits units);
 

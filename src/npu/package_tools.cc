@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -11,7 +13,9 @@
 #include "graph/npy.h"
 #include "graph/op_reader.h"
 #include "graph/reference.h"
+#include "npu/coreml_npu.h"
 #include "npu/limits.h"
+#include "tensor/float16.h"
 #include "npumoe/mlpackage.h"
 
 namespace npumoe {
@@ -150,6 +154,81 @@ Result<std::vector<PackageOutput>> WriteOutputs(const Function& function, std::v
   return outputs;
 }
 
+// A folder that goes when this does.
+class TemporaryFolder {
+ public:
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+  }
+  Status Make() {
+    std::error_code error;
+    std::string pattern = (std::filesystem::temp_directory_path(error) / "npumoe-exec-XXXXXX").string();
+    if (error || ::mkdtemp(pattern.data()) == nullptr) {
+      return MakeError(Code::kIo, "{}: cannot make a temporary folder: {}", pattern, std::strerror(errno));
+    }
+    path_ = pattern;
+    return Ok{};
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// Dense tensors of the types that Core ML takes and gives: fp16, fp32, int32.
+std::vector<std::byte> BytesOf(const Array& array) {
+  std::vector<std::byte> bytes(array.type.bytes());
+  const auto store = [&](size_t i, auto value) { std::memcpy(bytes.data() + i * sizeof(value), &value, sizeof(value)); };
+  for (size_t i = 0; i < array.type.elems(); ++i) {
+    if (array.type.elem == ElemType::kF16) store(i, F32ToF16(array.floats[i]));
+    if (array.type.elem == ElemType::kF32) store(i, array.floats[i]);
+    if (array.type.elem == ElemType::kI32) store(i, static_cast<int32_t>(array.ints[i]));
+  }
+  return bytes;
+}
+
+Array ArrayOf(const ValueType& type, std::span<const std::byte> bytes) {
+  Array array{type, {}, {}};
+  const auto load = [&](size_t i, auto value) {
+    std::memcpy(&value, bytes.data() + i * sizeof(value), sizeof(value));
+    return value;
+  };
+  for (size_t i = 0; i < type.elems(); ++i) {
+    if (type.elem == ElemType::kF16) array.floats.push_back(F16ToF32(load(i, uint16_t{})));
+    if (type.elem == ElemType::kF32) array.floats.push_back(load(i, 0.0f));
+    if (type.elem == ElemType::kI32) array.ints.push_back(load(i, int32_t{}));
+  }
+  return array;
+}
+
+Result<std::vector<Array>> RunWithCoreMl(const std::string& path, const Package& package, const Function& function,
+                                         const std::vector<Array>& inputs, ComputeUnits units) {
+  TemporaryFolder folder;
+  NM_TRY(folder.Make());
+  const std::string compiled = folder.path() + "/program.mlmodelc";
+  NM_TRY(CompileCoreMl(path, compiled));
+  NM_TRY_VAR(const auto model, LoadCoreMl(compiled, InterfaceOf(function, package.metadata.multi_function), units));
+  std::vector<std::vector<std::byte>> tensors;
+  tensors.reserve(inputs.size() + function.outputs.size());
+  std::vector<CoreMlInput> in;
+  std::vector<CoreMlOutput> out;
+  for (const Array& input : inputs) {
+    const auto& bytes = tensors.emplace_back(BytesOf(input));
+    in.push_back({bytes.data(), bytes.size()});
+  }
+  for (const ValueId id : function.outputs) {
+    auto& bytes = tensors.emplace_back(function.values[id].type.bytes());
+    out.push_back({bytes.data(), bytes.size()});
+  }
+  NM_TRY(model->Run(in, out));
+  std::vector<Array> outputs;
+  for (size_t i = 0; i < function.outputs.size(); ++i) {
+    outputs.push_back(ArrayOf(function.values[function.outputs[i]].type, tensors[inputs.size() + i]));
+  }
+  return outputs;
+}
+
 }  // namespace
 
 bool LooksLikePackage(const std::string& path) { return IsPackagePath(path); }
@@ -200,6 +279,12 @@ Result<std::vector<PackageOutput>> RunPackage(const std::string& path, const Run
                      needed, options.limit_bytes);
   }
   NM_TRY_VAR(const auto inputs, ReadInputs(*function, options.inputs));
+  if (!options.device.empty()) {
+    if (options.f32) return MakeError(Code::kInvalidArgument, "{}: f32 is the reference executor's, not Core ML's", path);
+    NM_TRY_VAR(const ComputeUnits units, CoreMlUnits(options.device));
+    NM_TRY_VAR(auto outputs, RunWithCoreMl(path, package, *function, inputs, units));
+    return WriteOutputs(*function, std::move(outputs), options);
+  }
   const Rounding rounding = options.f32 ? Rounding::kF32 : Rounding::kF16;
   NM_TRY_VAR(auto outputs, RunReference(package.graph, *function, inputs, rounding));
   return WriteOutputs(*function, std::move(outputs), options);
