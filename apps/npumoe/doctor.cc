@@ -13,7 +13,9 @@
 #include "apps/npumoe/machine.h"
 #include "apps/npumoe/text.h"
 #include "npumoe/engine.h"
+#include "npumoe/programs.h"
 #include "npumoe/npu.h"
+#include "npumoe/self_test.h"
 
 namespace npumoe {
 namespace {
@@ -46,16 +48,98 @@ Json ToJson(const NpuDescription& npu) {
   return json;
 }
 
+std::string ProbeTable(const SelfTestReport& report) {
+  std::string text = fmt::format(
+      "self-test of {} ({}), times {}\n", report.device, report.title,
+      report.simulated ? fmt::format("simulated on {}: nothing was learnt about a real machine", report.npu)
+                       : fmt::format("measured on {}, {}", report.chip, report.os));
+  for (const Probe& p : report.probes) {
+    text += fmt::format("  {:<46}", OneLine(p.name));
+    if (!p.failure.empty()) {
+      text += fmt::format(" failed: {}\n", OneLine(p.failure));
+      continue;
+    }
+    text += fmt::format(" {:9.3f} ms {:7.2f} TFLOP/s {:7.1f} GB/s of weights", p.seconds * 1e3, p.flops / p.seconds * 1e-12,
+                        p.weight_bytes / p.seconds * 1e-9);
+    if (p.compared) text += fmt::format(", rel. RMS {:.1e} {}", p.relative_rms, p.right ? "right" : "WRONG");
+    const uint32_t placed = p.n_npu_ops + p.n_gpu_ops + p.n_cpu_ops;
+    text += placed == 0 ? std::string(", placement n/a (source missing)")
+                        : fmt::format(", {} of {} ops on the NPU", p.n_npu_ops, placed);
+    if (!p.elsewhere.empty()) text += fmt::format(" (not: {})", fmt::join(p.elsewhere, ", "));
+    text += "\n";
+  }
+  for (const MeasuredNumber& number : report.numbers) {
+    text += fmt::format("  {:<25} {:>12.4g} {:<8} (table {:.4g})\n", number.name, number.value, number.unit, number.table);
+  }
+  if (!report.spec_path.empty()) text += fmt::format("written for the planner: {}\n", OneLine(report.spec_path));
+  return text + (report.passed ? "passed\n" : "FAILED\n");
+}
+
+Json ProbesJson(const SelfTestReport& report) {
+  Json json = {{"device", report.device}, {"npu", report.npu},     {"chip", report.chip},
+               {"os", report.os},         {"simulated", report.simulated}, {"passed", report.passed},
+               {"spec_path", ReplaceInvalidUtf8(report.spec_path)}, {"probes", Json::array()}, {"numbers", Json::object()}};
+  for (const Probe& p : report.probes) {
+    json["probes"].push_back({{"name", p.name},
+                              {"failure", ReplaceInvalidUtf8(p.failure)},
+                              {"seconds", p.seconds},
+                              {"n_runs", p.n_runs},
+                              {"flops", p.flops},
+                              {"weight_bytes", p.weight_bytes},
+                              {"io_bytes", p.io_bytes},
+                              {"relative_rms", p.compared ? Json(p.relative_rms) : Json(nullptr)},
+                              {"right", p.compared ? Json(p.right) : Json(nullptr)},
+                              {"npu_ops", p.n_npu_ops},
+                              {"gpu_ops", p.n_gpu_ops},
+                              {"cpu_ops", p.n_cpu_ops},
+                              {"elsewhere", p.elsewhere}});
+  }
+  for (const MeasuredNumber& number : report.numbers) {
+    json["numbers"][number.name] = {{"value", number.value}, {"unit", number.unit}, {"table", number.table}};
+  }
+  return json;
+}
+
+int SelfTest(const std::string& device, const std::string& cache, bool as_json) {
+  EngineOptions options;
+  options.npu.device = device;
+  options.npu.cache_folder = cache;
+  if (device.empty()) {
+    const auto backends = NpuBackends();
+    if (backends.empty()) {
+      return UsageError("doctor: --self-test: no NPU on this system, wanted --npu sim:NAME to see a simulated one");
+    }
+    options.npu.device = backends.front();
+  }
+  if (const std::string self = ProgramPath(); !self.empty()) options.npu.compiler = {self, kCompilePackage};
+  CatchInterrupts();
+  const auto report = RunSelfTest(options, [](const std::string& name) {
+    Note(fmt::format("doctor: {}", name));
+    return !Interrupted();
+  });
+  if (Interrupted()) return kExitInterrupted;
+  if (!report) return FailWith(report.error());
+  const Status written = WriteOut(as_json ? ProbesJson(*report).dump(2) + "\n" : ProbeTable(*report));
+  if (!written) return FailWith(written.error());
+  return report->passed ? kExitDone : kExitFailed;
+}
+
 }  // namespace
 
 int RunDoctor(const std::vector<std::string>& args) {
   CLI::App app("Shows what this machine and this build have.", "doctor");
   std::string name;
-  bool as_json = false;
-  app.add_option("--npu", name, "all numbers of this simulated NPU");
+  std::string cache;
+  bool as_json = false, self_test = false;
+  app.add_option("--npu", name, "all numbers of this simulated NPU; with --self-test the device to test");
+  app.add_flag("--self-test", self_test,
+               "runs probes on the NPU: are the results right, where do ops run, how fast is it; what is measured on a "
+               "real one is kept for the planner");
+  BindEnvironment(app.add_option("--cache", cache, "folder of caches [" + DefaultCacheFolder() + "]"), "CACHE");
   app.add_flag("--json", as_json, "JSON");
   if (const auto exit_code = ParseFlags(app, args)) return *exit_code;
 
+  if (self_test) return SelfTest(name, cache, as_json);
   if (name.starts_with("sim:")) name.erase(0, 4);
   const std::vector<NpuDescription> npus = DescribeNpus();
   std::vector<std::string> names, titles;

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "graph/graph.h"
-#include "npumoe/result.h"
+#include "npu/device.h"
 
 namespace npumoe {
 
@@ -73,14 +73,6 @@ Status CompileCoreMl(const std::string& package_path, const std::string& compile
 Result<std::unique_ptr<CoreMlModel>> LoadCoreMl(const std::string& compiled_path, const CoreMlFunction& function,
                                                 ComputeUnits units);
 
-// Where Core ML means to run an op.
-struct OpPlacement {
-  std::string op;              // MIL's name: "conv"
-  std::string output;          // name of its first output
-  std::string preferred;       // "NPU", "GPU", "CPU"; empty when Core ML does not say (constants)
-  bool npu_supported = false;  // whether the op could run on the NPU at all
-  double cost = 0;             // share of the function's estimated time, 0 to 1
-};
 // All ops of a function in program order. kUnsupported in the stub and on older systems.
 Result<std::vector<OpPlacement>> PlaceCoreMl(const std::string& compiled_path, std::string_view function,
                                              ComputeUnits units);

@@ -50,14 +50,16 @@ class CoreMlProgram final : public NpuProgram {
   struct Loaded {
     std::string name;
     CoreMlFunction interface;
+    std::string path;  // of the compiled form
     std::unique_ptr<CoreMlModel> model;
   };
 
-  CoreMlProgram(std::string key, Clock::time_point start, size_t weight_bytes, CacheLease lease,
-                std::vector<Loaded> functions)
+  CoreMlProgram(std::string key, Clock::time_point start, size_t weight_bytes, ComputeUnits units,
+                CacheLease lease, std::vector<Loaded> functions)
       : key_(std::move(key)),
         start_(start),
         weight_bytes_(weight_bytes),
+        units_(units),
         lease_(std::move(lease)),
         functions_(std::move(functions)) {}
 
@@ -76,12 +78,20 @@ class CoreMlProgram final : public NpuProgram {
     return Interval{begin, (Clock::now() - start_).count(), 0, /*simulated=*/false};
   }
 
+  std::vector<OpPlacement> Placement(std::string_view name) const override {
+    const auto at = std::ranges::find(functions_, name, &Loaded::name);
+    if (at == functions_.end()) return {};
+    auto placed = PlaceCoreMl(at->path, at->interface.name, units_);
+    return placed.ok() ? std::move(*placed) : std::vector<OpPlacement>();
+  }
+
   size_t ResidentBytes() const override { return weight_bytes_; }
 
  private:
   std::string key_;
   Clock::time_point start_;
   size_t weight_bytes_;
+  ComputeUnits units_;
   CacheLease lease_;  // the compiled files are mapped while the program is loaded
   std::vector<Loaded> functions_;
   std::vector<CoreMlInput> in_;
@@ -130,9 +140,9 @@ class CoreMlNpu final : public NpuDevice {
       auto model = LoadCoreMl(path, interface, options_.units);
       Status warm = model.ok() ? RunOnZeros(**model, interface) : Status(model.error());
       if (!warm.ok()) return MakeError(Code::kDevice, "npu: {}: {}", key, warm.error().message);
-      functions.push_back({function.name, interface, std::move(*model)});
+      functions.push_back({function.name, interface, path, std::move(*model)});
     }
-    return std::unique_ptr<NpuProgram>(new CoreMlProgram(std::string(key), start_, graph.WeightBytes(),
+    return std::unique_ptr<NpuProgram>(new CoreMlProgram(std::string(key), start_, graph.WeightBytes(), options_.units,
                                                          std::move(lease), std::move(functions)));
   }
 

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "graph/graph.h"
 #include "npu/spec.h"
@@ -35,6 +36,15 @@ struct MutableTensorRef {
   size_t elems = 0;
 };
 
+// Where a device means to run an op.
+struct OpPlacement {
+  std::string op;              // MIL's name: "conv"
+  std::string output;          // name of its first output
+  std::string preferred;       // "NPU", "GPU", "CPU"; empty when nobody says (constants)
+  bool npu_supported = false;  // whether the op could run on the NPU at all
+  double cost = 0;             // share of the function's estimated time, 0 to 1
+};
+
 // A graph compiled for a device. One thread at a time.
 class NpuProgram {
  public:
@@ -46,6 +56,9 @@ class NpuProgram {
   // function, wrong number or size of tensors).
   virtual Result<Interval> Run(std::string_view function, std::span<const TensorRef> inputs,
                                std::span<const MutableTensorRef> outputs, Nanos ready) = 0;
+
+  // Where the ops of a function run, in program order; empty when the device cannot say.
+  virtual std::vector<OpPlacement> Placement(std::string_view /*function*/) const { return {}; }
 
   // Weights on the device.
   virtual size_t ResidentBytes() const = 0;
@@ -73,7 +86,7 @@ class NpuDevice {
   virtual Result<std::unique_ptr<NpuProgram>> Compile(Graph graph, std::string_view key) = 0;
 
   // Compiles what Compile would, and keeps it for then, without loading it. Any number of threads.
-  virtual Status Prepare(const Graph& graph, std::string_view key) = 0;
+  virtual Status Prepare(const Graph& /*graph*/, std::string_view /*key*/) { return Ok{}; }
 
   // Memory of this process that all programs share, besides what each holds.
   virtual size_t HostBytes() const { return 0; }
