@@ -34,7 +34,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint32_t kRuns = 15, kFloorRuns = 31;  // odd: a median is one of the samples
 constexpr size_t kChunk = 64, kCache = 128;      // tokens and earlier positions of the stages that are compared
 constexpr char kShape[] = "tiny-qwen3moe";
 
@@ -93,8 +92,9 @@ Result<Graph> Relu(size_t channels, size_t rows) {
 
 class SelfTest {
  public:
-  SelfTest(NpuDevice& device, SelfTestReport& report, const std::function<bool(const std::string&)>& progress)
-      : device_(device), spec_(device.Spec()), report_(report), progress_(progress) {}
+  SelfTest(NpuDevice& device, SelfTestReport& report, const std::function<bool(const std::string&)>& progress,
+           uint32_t n_runs)
+      : device_(device), spec_(device.Spec()), report_(report), progress_(progress), n_runs_(n_runs) {}
 
   Status Run() {
     RandomModelFile file;
@@ -142,7 +142,7 @@ class SelfTest {
       }
       NM_TRY_VAR(const auto wanted, RunReference(kept, function, inputs, Rounding::kF32));
       std::vector<std::vector<uint16_t>> out;
-      RunMany(**program, function, CountWork(kept, function, spec_), in, kRuns, out, probe);
+      RunMany(**program, function, CountWork(kept, function, spec_), in, n_runs_, out, probe);
       if (probe.failure.empty()) {
         probe.compared = true;
         double error = 0, size = 0;
@@ -181,7 +181,6 @@ class SelfTest {
     for (const ValueId id : function.outputs) out.emplace_back(function.values[id].type.elems());
     for (auto& halves : out) outputs.push_back({halves.data(), halves.size()});
     std::vector<double> seconds;
-    if (report_.simulated) n_runs = 1;  // a virtual clock always says the same
     for (uint32_t i = 0; i <= n_runs && probe.failure.empty(); ++i) {
       const auto ran = program.Run(function.name, inputs, outputs, 0);
       if (!ran.ok()) {
@@ -235,17 +234,17 @@ class SelfTest {
   Status Measure() {
     measured_ = spec_;
     const auto io_seconds = [&](const Probe& p) { return p.io_bytes / measured_.io_bytes_per_second.value; };
-    NM_TRY_VAR(const auto floor, Time("dispatch floor: relu of 32 x 32", Relu(32, 32), kFloorRuns));
-    if (floor) Number(&NpuSpec::dispatch_seconds, floor->seconds, "relu of 32 x 32 fp16, median of 31");
+    NM_TRY_VAR(const auto floor, Time("dispatch floor: relu of 32 x 32", Relu(32, 32), 2 * n_runs_ + 1));
+    if (floor) Number(&NpuSpec::dispatch_seconds, floor->seconds, "relu of 32 x 32 fp16, median");
     const double floor_seconds = measured_.dispatch_seconds.value;
-    NM_TRY_VAR(const auto io, Time("inputs and outputs: relu of 4096 x 2048", Relu(4096, 2048), kRuns));
+    NM_TRY_VAR(const auto io, Time("inputs and outputs: relu of 4096 x 2048", Relu(4096, 2048), n_runs_));
     if (io) {
       Number(&NpuSpec::io_bytes_per_second, io->io_bytes / (io->seconds - floor_seconds),
              "relu of 4,096 x 2,048 fp16, floor subtracted");
     }
     // Few rows: weights stream. The difference of two sizes is free of everything else.
-    NM_TRY_VAR(const auto small, Time("weights: conv 2048 to 2048, 32 rows", ConvChain(1, 2048, 32), kRuns));
-    NM_TRY_VAR(const auto large, Time("weights: 3 x conv 4096 to 4096, 32 rows", ConvChain(3, 4096, 32), kRuns));
+    NM_TRY_VAR(const auto small, Time("weights: conv 2048 to 2048, 32 rows", ConvChain(1, 2048, 32), n_runs_));
+    NM_TRY_VAR(const auto large, Time("weights: 3 x conv 4096 to 4096, 32 rows", ConvChain(3, 4096, 32), n_runs_));
     if (small && large) {
       Number(&NpuSpec::weight_bytes_per_second,
              (large->weight_bytes - small->weight_bytes) /
@@ -255,7 +254,7 @@ class SelfTest {
     double best = 0;
     for (const size_t rows : {256, 512, 1024}) {
       NM_TRY_VAR(const auto chain, Time(fmt::format("arithmetic: 4 x conv 2048 to 2048, {} rows", rows),
-                                        ConvChain(4, 2048, rows), kRuns));
+                                        ConvChain(4, 2048, rows), n_runs_));
       if (chain) best = std::max(best, chain->flops / (chain->seconds - floor_seconds - io_seconds(*chain)));
     }
     Number(&NpuSpec::flops_per_second, best, "four 1x1 convolutions of 2,048 channels, best of 256, 512 and 1,024 rows");
@@ -276,13 +275,14 @@ class SelfTest {
   const NpuSpec& spec_;
   SelfTestReport& report_;
   const std::function<bool(const std::string&)>& progress_;
+  const uint32_t n_runs_;
   NpuSpec measured_;
 };
 
 }  // namespace
 
 Result<SelfTestReport> RunSelfTest(const EngineOptions& options,
-                                   const std::function<bool(const std::string&)>& progress) {
+                                   const std::function<bool(const std::string&)>& progress, uint32_t n_runs) {
   NM_TRY_VAR(const NpuSpec spec, SpecOfNpu(options.npu));
   NM_TRY_VAR(const auto device, MakeNpu(options.npu, spec, options.n_threads > 0 ? options.n_threads : CoreCount()));
   SelfTestReport report;
@@ -292,7 +292,7 @@ Result<SelfTestReport> RunSelfTest(const EngineOptions& options,
   report.chip = ChipName();
   report.os = DescribeCoreMl().os_version;
   report.simulated = !device->RealNow();
-  SelfTest test(*device, report, progress);
+  SelfTest test(*device, report, progress, report.simulated ? 1 : std::max(1u, n_runs));
   NM_TRY(test.Run());
   const std::string folder = options.npu.cache_folder.empty() ? DefaultCacheFolder() : options.npu.cache_folder;
   // A failed test says nothing about speed, and the CPU or GPU are not the NPU.

@@ -254,12 +254,26 @@ TEST_F(ProgramCacheTest, FolderThatCannotBeWritten) {
 }
 
 TEST_F(ProgramCacheTest, ReadOnlyFolderIsRead) {
-  if (::geteuid() == 0) GTEST_SKIP() << "root writes everywhere";
   { ASSERT_TRUE(ProgramCache(folder_, kPlenty).Make(Key(1), "x", Files('a')).ok()); }
-  fs::permissions(folder_, fs::perms::owner_read | fs::perms::owner_exec);
-  ProgramCache cache(folder_, kPlenty);
-  EXPECT_TRUE(cache.Find(Key(1)));
-  EXPECT_TRUE(cache.Make(Key(2), "x", Files('b')).ok());
+  fs::permissions(root_, fs::perms::all);
+  for (const auto& entry : fs::recursive_directory_iterator(folder_)) fs::permissions(entry, fs::perms(0755));
+  fs::permissions(folder_, fs::perms(0555));
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    constexpr uid_t kNobody = 65534;  // root writes everywhere
+    if (::geteuid() == 0 && ::setuid(kNobody) != 0) ::_exit(2);
+    bool right = false;
+    {
+      ProgramCache cache(folder_, kPlenty);
+      right = cache.Find(Key(1)) && cache.Make(Key(2), "x", Files('b')).ok() && cache.Find(Key(2)) &&
+              cache.note().find("cannot write") != std::string::npos && cache.List().size() == 1;
+    }
+    ::_exit(right ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ Nanos ToNanos(double seconds) { return static_cast<Nanos>(std::llround(seconds *
 
 // What programs and their device share: the clock of the die and what is loaded.
 struct DieState {
-  const NpuSpec& spec;
+  const NpuSpec spec;
   ThreadPool pool;
   FastShared shared{pool};
   Nanos free_at = 0;    // end of the last dispatch

@@ -15,12 +15,13 @@ from models import Info, MakeModel
 from npu import Npu
 from packages import Exec
 from plan import Doctor, Plan
+from programs import Cache, Programs
 from run_text import Run
 from streams import Streams
 from usage import Usage
 
 GROUPS = {group.__name__: group for group in (Usage, Run, Streams, Chat, Info, Exec, MakeModel, Bench, Golden, Calibrate,
-                                             Plan, Doctor, Npu)}
+                                             Plan, Doctor, Npu, Programs, Cache)}
 
 
 def main():

@@ -223,6 +223,24 @@ class Doctor(Case):
         numbers = {n["name"]: n["value"] for n in json.loads(self.ok("doctor", "--json", "--npu", "m2-max").text())["npu"]["properties"]}
         self.assertEqual((numbers["max_programs"], numbers["dispatch_seconds"]), (120, 0.0003))
 
+    def test_the_self_test_of_a_simulated_npu_finds_its_numbers(self):
+        cache = self.dir / "cache"
+        report = json.loads(self.ok("doctor", "--self-test", "--npu", "sim:m4", "--cache", cache, "--json").text())
+        self.assertEqual((report["npu"], report["simulated"], report["passed"], report["spec_path"]), ("m4", True, True, ""))
+        self.assertFalse(cache.exists(), "a simulated machine teaches the planner nothing")
+        compared = [probe for probe in report["probes"] if probe["right"] is not None]
+        self.assertGreaterEqual(len(compared), 6)
+        self.assertLess(max(probe["relative_rms"] for probe in compared), 5e-3)
+        self.assertEqual(set(report["numbers"]), {"dispatch_seconds", "flops_per_second", "weight_bytes_per_second",
+                                                  "io_bytes_per_second"})
+        for name, number in report["numbers"].items():
+            self.assertAlmostEqual(number["value"] / number["table"], 1, delta=0.02, msg=name)
+
+    def test_the_self_test_without_an_npu(self):
+        if os.uname().sysname == "Linux":
+            self.fails(2, "no NPU on this system", "doctor", "--self-test")
+            self.fails(1, "Core ML is not on this system", "doctor", "--self-test", "--npu", "coreml")
+
     def test_unknown_npu(self):
         self.fails(2, "'m9' is unknown, wanted one of m1, m2-max", "doctor", "--npu", "m9")
         self.assertEqual(npumoe("doctor", "surplus").code, 2)
