@@ -92,7 +92,7 @@ class Compiler {
       done.kept = true;
       return Ok{};
     }
-    auto graph = BuildProgram(model_, setup_.plan, item.layer, item.group);
+    auto graph = BuildProgram(model_, setup_.plan, item.layer, item.group, nullptr);
     if (!graph.ok()) return Refuse(graph.error(), done);
     if (const Status prepared = setup_.device->Prepare(*graph, done.name); !prepared.ok()) {
       if (prepared.error().code == Code::kIo) return prepared;
