@@ -6,29 +6,30 @@
 
 #import <Foundation/Foundation.h>
 
-#ifndef API_AVAILABLE
-#define API_AVAILABLE(...)
-#endif
-
+#ifdef NPUMOE_STANDIN_FOR_MACOS
+// Compiled for macOS, but not run: shows what is used without asking for the system that has it.
+#define NPUMOE_macos(version) macos, introduced = version
+#define API_AVAILABLE(platform) __attribute__((availability(NPUMOE_##platform)))
+#else
+#define API_AVAILABLE(platform)
 // Without a macOS, clang takes every @available for true. With this it reads @encode(int)[0] == ..., and the test says
 // which macOS this is: both sides of every @available run.
 extern "C" char npumoe_standin_available(const char* platform);
 #define available(platform, ...) encode(int)[0] == npumoe_standin_available(#platform)
-
-@class MLComputePlan, MLModelDescription, MLModelStructure;
+#endif
 
 typedef NS_ENUM(NSInteger, MLComputeUnits) {
   MLComputeUnitsCPUOnly = 0,
   MLComputeUnitsCPUAndGPU = 1,
   MLComputeUnitsAll = 2,
-  MLComputeUnitsCPUAndNeuralEngine = 3,
+  MLComputeUnitsCPUAndNeuralEngine API_AVAILABLE(macos(13.0)) = 3,
 };
 
 typedef NS_ENUM(NSInteger, MLMultiArrayDataType) {
   MLMultiArrayDataTypeDouble = 0x10000 | 64,
   MLMultiArrayDataTypeFloat64 = 0x10000 | 64,
   MLMultiArrayDataTypeFloat32 = 0x10000 | 32,
-  MLMultiArrayDataTypeFloat16 = 0x10000 | 16,
+  MLMultiArrayDataTypeFloat16 API_AVAILABLE(macos(12.0)) = 0x10000 | 16,
   MLMultiArrayDataTypeFloat = 0x10000 | 32,
   MLMultiArrayDataTypeInt32 = 0x20000 | 32,
 };
@@ -149,15 +150,20 @@ typedef NS_ENUM(NSInteger, MLFeatureType) {
     API_AVAILABLE(macos(14.0));
 @end
 
+API_AVAILABLE(macos(14.0))
 @protocol MLComputeDeviceProtocol <NSObject>
 @end
+API_AVAILABLE(macos(14.0))
 @interface MLCPUComputeDevice : NSObject <MLComputeDeviceProtocol>
 @end
+API_AVAILABLE(macos(14.0))
 @interface MLGPUComputeDevice : NSObject <MLComputeDeviceProtocol>
 @end
+API_AVAILABLE(macos(14.0))
 @interface MLNeuralEngineComputeDevice : NSObject <MLComputeDeviceProtocol>
 @end
 
+API_AVAILABLE(macos(14.4))
 @interface MLModelStructureProgramNamedValueType : NSObject {
  @private
   NSString* _name;
@@ -165,6 +171,7 @@ typedef NS_ENUM(NSInteger, MLFeatureType) {
 @property(readonly, copy, nonatomic) NSString* name;
 @end
 
+API_AVAILABLE(macos(14.4))
 @interface MLModelStructureProgramOperation : NSObject {
  @private
   NSString* _operatorName;
@@ -175,6 +182,7 @@ typedef NS_ENUM(NSInteger, MLFeatureType) {
 @property(readonly, copy, nonatomic) NSArray<MLModelStructureProgramNamedValueType*>* outputs;
 @end
 
+API_AVAILABLE(macos(14.4))
 @interface MLModelStructureProgramBlock : NSObject {
  @private
   NSArray* _operations;
@@ -182,6 +190,7 @@ typedef NS_ENUM(NSInteger, MLFeatureType) {
 @property(readonly, copy, nonatomic) NSArray<MLModelStructureProgramOperation*>* operations;
 @end
 
+API_AVAILABLE(macos(14.4))
 @interface MLModelStructureProgramFunction : NSObject {
  @private
   MLModelStructureProgramBlock* _block;
@@ -189,6 +198,7 @@ typedef NS_ENUM(NSInteger, MLFeatureType) {
 @property(readonly, strong, nonatomic) MLModelStructureProgramBlock* block;
 @end
 
+API_AVAILABLE(macos(14.4))
 @interface MLModelStructureProgram : NSObject {
  @private
   NSDictionary* _functions;
@@ -196,6 +206,7 @@ typedef NS_ENUM(NSInteger, MLFeatureType) {
 @property(readonly, copy, nonatomic) NSDictionary<NSString*, MLModelStructureProgramFunction*>* functions;
 @end
 
+API_AVAILABLE(macos(14.4))
 @interface MLModelStructure : NSObject {
  @private
   MLModelStructureProgram* _program;
@@ -203,6 +214,7 @@ typedef NS_ENUM(NSInteger, MLFeatureType) {
 @property(readonly, strong, nonatomic) MLModelStructureProgram* program;
 @end
 
+API_AVAILABLE(macos(14.4))
 @interface MLComputePlanDeviceUsage : NSObject {
  @private
   NSArray* _supported;
@@ -212,6 +224,7 @@ typedef NS_ENUM(NSInteger, MLFeatureType) {
 @property(readonly, strong, nonatomic) id<MLComputeDeviceProtocol> preferredComputeDevice;
 @end
 
+API_AVAILABLE(macos(14.4))
 @interface MLComputePlanCost : NSObject {
  @private
   double _weight;
@@ -219,6 +232,7 @@ typedef NS_ENUM(NSInteger, MLFeatureType) {
 @property(readonly, assign, nonatomic) double weight;
 @end
 
+API_AVAILABLE(macos(14.4))
 @interface MLComputePlan : NSObject {
  @private
   MLModelStructure* _modelStructure;
