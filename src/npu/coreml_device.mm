@@ -19,28 +19,20 @@
 namespace npumoe {
 namespace {
 
-// Owns one reference to an Objective-C object, or to none.
-template <typename T>
-class Ref {
+// Keeps an object beyond the autorelease pool. Everything else lives and dies with the pool of one call.
+class Kept {
  public:
-  Ref() = default;
-  // Takes over the reference that alloc, new or copy gave.
-  static Ref Adopt(T object) {
-    Ref ref;
-    ref.object_ = object;
-    return ref;
-  }
-  static Ref Share(T object) { return Adopt([object retain]); }
-  Ref(Ref&& other) noexcept : object_(std::exchange(other.object_, nil)) {}
-  Ref& operator=(Ref&& other) noexcept {
+  explicit Kept(id object = nil) : object_([object retain]) {}
+  Kept(Kept&& other) noexcept : object_(std::exchange(other.object_, nil)) {}
+  Kept& operator=(Kept&& other) noexcept {
     std::swap(object_, other.object_);
     return *this;
   }
-  ~Ref() { [object_ release]; }
-  T get() const { return object_; }
+  ~Kept() { [object_ release]; }
+  id get() const { return object_; }
 
  private:
-  T object_ = nil;
+  id object_;
 };
 
 NSString* Text(const std::string& text) { return [NSString stringWithUTF8String:text.c_str()]; }
@@ -82,13 +74,13 @@ auto Guarded(const std::string& subject, const Work& work) -> decltype(work()) {
 
 // Calls start(handler), which lets Core ML work elsewhere, and waits for the object that it hands to the handler.
 template <typename Start>
-Result<Ref<id>> Await(const std::string& subject, const Start& start) {
+Result<Kept> Await(const std::string& subject, const Start& start) {
   // Shared with the handler, which outlives this call when `start` raises. It captures C++ values only.
-  const auto promise = std::make_shared<std::promise<Result<Ref<id>>>>();
+  const auto promise = std::make_shared<std::promise<Result<Kept>>>();
   auto future = promise->get_future();
   const std::string about = subject;
   start(^(id object, NSError* error) {
-    promise->set_value(object == nil ? Result<Ref<id>>(DeviceError(about, error)) : Ref<id>::Share(object));
+    promise->set_value(object == nil ? Result<Kept>(DeviceError(about, error)) : Kept(object));
   });
   return future.get();
 }
@@ -136,43 +128,41 @@ Status CheckDescriptions(const std::string& subject, const std::vector<CoreMlFun
   return Ok{};
 }
 
-Result<Ref<MLModelConfiguration*>> Configure(const std::string& subject, const std::string& function,
-                                             ComputeUnits units) {
-  auto configuration = Ref<MLModelConfiguration*>::Adopt([[MLModelConfiguration alloc] init]);
-  [configuration.get() setComputeUnits:units == ComputeUnits::kCpuOnly     ? MLComputeUnitsCPUOnly
-                                       : units == ComputeUnits::kCpuAndGpu ? MLComputeUnitsCPUAndGPU
-                                                                           : MLComputeUnitsCPUAndNeuralEngine];
+Result<MLModelConfiguration*> Configure(const std::string& subject, const std::string& function, ComputeUnits units) {
+  MLModelConfiguration* const configuration = [[[MLModelConfiguration alloc] init] autorelease];
+  [configuration setComputeUnits:units == ComputeUnits::kCpuOnly     ? MLComputeUnitsCPUOnly
+                                 : units == ComputeUnits::kCpuAndGpu ? MLComputeUnitsCPUAndGPU
+                                                                     : MLComputeUnitsCPUAndNeuralEngine];
   if (function.empty()) return configuration;
   if (@available(macOS 15.0, *)) {
-    [configuration.get() setFunctionName:Text(function)];
+    [configuration setFunctionName:Text(function)];
     return configuration;
   }
   return MakeError(Code::kUnsupported, "{}: functions are loaded by name from macOS 15 on", subject);
 }
 
 // Core ML's view of memory that stays the caller's.
-Result<Ref<MLMultiArray*>> Wrap(const std::string& subject, const CoreMlFunction::Tensor& tensor, const void* data) {
+Result<MLMultiArray*> Wrap(const std::string& subject, const CoreMlFunction::Tensor& tensor, const void* data) {
   NSError* error = nil;
-  auto array =
-      Ref<MLMultiArray*>::Adopt([[MLMultiArray alloc] initWithDataPointer:const_cast<void*>(data)
-                                                                    shape:Numbers(tensor.type.dims)
-                                                                 dataType:DataTypeOf(tensor.type)
-                                                                  strides:Numbers(DenseStrides(tensor.type.dims))
-                                                              deallocator:nil
-                                                                    error:&error]);
-  if (array.get() == nil) return DeviceError(fmt::format("{}: '{}'", subject, tensor.name), error);
+  MLMultiArray* const array = [[[MLMultiArray alloc] initWithDataPointer:const_cast<void*>(data)
+                                                                   shape:Numbers(tensor.type.dims)
+                                                                dataType:DataTypeOf(tensor.type)
+                                                                 strides:Numbers(DenseStrides(tensor.type.dims))
+                                                             deallocator:nil
+                                                                   error:&error] autorelease];
+  if (array == nil) return DeviceError(fmt::format("{}: '{}'", subject, tensor.name), error);
   return array;
 }
 
 class DeviceModel final : public CoreMlModel {
  public:
   DeviceModel(std::string subject, MLModel* model, const CoreMlFunction& function)
-      : subject_(std::move(subject)), model_(Ref<MLModel*>::Share(model)), function_(function) {}
+      : subject_(std::move(subject)), model_(model), function_(function) {}
 
   // Core ML tidies up in autoreleased objects of its own.
   ~DeviceModel() override {
     @autoreleasepool {
-      model_ = {};
+      model_ = Kept();
     }
   }
 
@@ -180,24 +170,22 @@ class DeviceModel final : public CoreMlModel {
     NM_TRY(CheckSizes(subject_, function_, inputs, outputs));
     return Guarded(subject_, [&]() -> Status {
       NSMutableDictionary* const arrays = [NSMutableDictionary dictionary];
-      NSMutableDictionary* const backings = [NSMutableDictionary dictionary];
       for (size_t i = 0; i < inputs.size(); ++i) {
-        NM_TRY_VAR(const auto array, Wrap(subject_, function_.inputs[i], inputs[i].data));
-        [arrays setObject:[MLFeatureValue featureValueWithMultiArray:array.get()]
-                   forKey:Text(function_.inputs[i].name)];
+        NM_TRY_VAR(MLMultiArray* const array, Wrap(subject_, function_.inputs[i], inputs[i].data));
+        [arrays setObject:[MLFeatureValue featureValueWithMultiArray:array] forKey:Text(function_.inputs[i].name)];
       }
+      NSMutableDictionary* const backings = [NSMutableDictionary dictionary];
       for (size_t i = 0; i < outputs.size(); ++i) {
-        NM_TRY_VAR(const auto array, Wrap(subject_, function_.outputs[i], outputs[i].data));
-        [backings setObject:array.get() forKey:Text(function_.outputs[i].name)];
+        NM_TRY_VAR(MLMultiArray* const array, Wrap(subject_, function_.outputs[i], outputs[i].data));
+        [backings setObject:array forKey:Text(function_.outputs[i].name)];
       }
       NSError* error = nil;
-      const auto features =
-          Ref<MLDictionaryFeatureProvider*>::Adopt([[MLDictionaryFeatureProvider alloc] initWithDictionary:arrays
-                                                                                                     error:&error]);
-      if (features.get() == nil) return DeviceError(subject_, error);
-      const auto options = Ref<MLPredictionOptions*>::Adopt([[MLPredictionOptions alloc] init]);
-      [options.get() setOutputBackings:backings];
-      NM_TRY_VAR(const auto result, Predict(features.get(), options.get()));
+      MLDictionaryFeatureProvider* const features =
+          [[[MLDictionaryFeatureProvider alloc] initWithDictionary:arrays error:&error] autorelease];
+      if (features == nil) return DeviceError(subject_, error);
+      MLPredictionOptions* const options = [[[MLPredictionOptions alloc] init] autorelease];
+      [options setOutputBackings:backings];
+      NM_TRY_VAR(const auto result, Predict(features, options));
       for (size_t i = 0; i < outputs.size(); ++i) NM_TRY(Fetch(result.get(), function_.outputs[i], outputs[i].data));
       return Ok{};
     });
@@ -206,7 +194,7 @@ class DeviceModel final : public CoreMlModel {
   OutputCounts output_counts() const override { return counts_; }
 
  private:
-  Result<Ref<id>> Predict(id<MLFeatureProvider> features, MLPredictionOptions* options) const {
+  Result<Kept> Predict(id<MLFeatureProvider> features, MLPredictionOptions* options) const {
     MLModel* const model = model_.get();
     if (@available(macOS 14.0, *)) {
       return Await(subject_, [&](void (^handler)(id, NSError*)) {
@@ -216,7 +204,7 @@ class DeviceModel final : public CoreMlModel {
     NSError* error = nil;
     const id result = [model predictionFromFeatures:features options:options error:&error];
     if (result == nil) return DeviceError(subject_, error);
-    return Ref<id>::Share(result);
+    return Kept(result);
   }
 
   // Sees to it that an output lies where the caller wants it.
@@ -240,7 +228,7 @@ class DeviceModel final : public CoreMlModel {
   }
 
   std::string subject_;
-  Ref<MLModel*> model_;
+  Kept model_;
   CoreMlFunction function_;
   OutputCounts counts_;
 };
@@ -313,10 +301,10 @@ Result<std::unique_ptr<CoreMlModel>> LoadCoreMl(const std::string& compiled_path
   const std::string subject = CoreMlSubject(compiled_path, function.name);
   return Guarded(subject, [&]() -> Result<std::unique_ptr<CoreMlModel>> {
     NM_TRY(CheckTypes(subject, function));
-    NM_TRY_VAR(const auto configuration, Configure(subject, function.name, units));
+    NM_TRY_VAR(MLModelConfiguration* const configuration, Configure(subject, function.name, units));
     NSError* error = nil;
     MLModel* const model = [MLModel modelWithContentsOfURL:Folder(compiled_path)
-                                             configuration:configuration.get()
+                                             configuration:configuration
                                                      error:&error];
     if (model == nil) return DeviceError(subject, error);
     MLModelDescription* const description = [model modelDescription];
@@ -331,8 +319,8 @@ Result<std::vector<OpPlacement>> PlaceCoreMl(const std::string& compiled_path, s
   const std::string subject = CoreMlSubject(compiled_path, function);
   if (@available(macOS 14.4, *)) {
     return Guarded(subject, [&]() -> Result<std::vector<OpPlacement>> {
-      NM_TRY_VAR(const auto configuration, Configure(subject, std::string(function), units));
-      return PlaceOps(subject, compiled_path, std::string(function), configuration.get());
+      NM_TRY_VAR(MLModelConfiguration* const configuration, Configure(subject, std::string(function), units));
+      return PlaceOps(subject, compiled_path, std::string(function), configuration);
     });
   }
   return MakeError(Code::kUnsupported, "{}: ops are placed beforehand from macOS 14.4 on", subject);
