@@ -22,7 +22,7 @@ enum class ComputeUnits { kCpuAndNeuralEngine, kCpuAndGpu, kCpuOnly };
 struct CoreMlSystem {
   bool available = false;
   bool has_functions = false;   // loads a function of a package by name (macOS 15)
-  bool has_placement = false;   // tells where ops would run (macOS 14)
+  bool has_placement = false;   // tells where ops would run (macOS 14.4)
   std::string os_version;       // "Version 15.1 (Build 24B83)": part of the key of compiled packages
 };
 CoreMlSystem DescribeCoreMl();
