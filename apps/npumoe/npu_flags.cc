@@ -31,15 +31,20 @@ void NpuFlags::AddTo(CLI::App& app) {
                           "for a plan made now: tokens whose experts run together")
                ->check(CLI::Range(1u, kMaxChunkTokens));
   expert_weights_ = app.add_option("--expert-weights", npu_.plan.expert_weights,
-                                   "for a plan made now: fp16, int8, lut8, lut6 or lut4");
+                                   "for a plan made now: fp16, int8, lut8, lut6, lut4, or auto: by measured error");
   attention_weights_ = app.add_option("--attention-weights", npu_.plan.attention_weights, "likewise");
+  weight_error_ = app.add_option("--max-weight-error", npu_.plan.max_weight_error,
+                                 fmt::format("relative error of outputs that auto allows [{}]", kMaxWeightError))
+                      ->check(CLI::PositiveNumber);
   overflow_ = app.add_option("--overflow", npu_.mode,
                              "rows above a capacity: exact computes them on the CPU, prune drops them, reroute gives "
                              "them to other experts; default: the plan's");
   placement_->check(CLI::IsMember(Placements()));
   objective_->check(CLI::IsMember({"time", "energy", "edp"}));
   overflow_->check(CLI::IsMember({"exact", "prune", "reroute"}));
-  for (CLI::Option* option : {expert_weights_, attention_weights_}) option->check(CLI::IsMember(WeightFormats()));
+  auto formats = WeightFormats();
+  formats.push_back("auto");
+  for (CLI::Option* option : {expert_weights_, attention_weights_}) option->check(CLI::IsMember(formats));
   for (CLI::Option* option : Options()) {
     option->take_last()->group(group);
   }
@@ -54,7 +59,8 @@ void NpuFlags::AddTo(CLI::App& app) {
 }
 
 std::vector<CLI::Option*> NpuFlags::Options() const {
-  return {plan_, stats_, placement_, objective_, chunk_, batch_, expert_weights_, attention_weights_, overflow_};
+  return {plan_,  stats_,          placement_,         objective_,    chunk_,
+          batch_, expert_weights_, attention_weights_, weight_error_, overflow_};
 }
 
 Status NpuFlags::Fill(EngineOptions& options) const {
@@ -71,7 +77,7 @@ Status NpuFlags::Fill(EngineOptions& options) const {
   if (const std::string self = ProgramPath(); !self.empty()) options.npu.compiler = {self, kCompilePackage};
   // Asked for a plan of this kind: the model's own is not it.
   options.npu.make_plan = placement_->count() + objective_->count() + chunk_->count() + batch_->count() +
-                              expert_weights_->count() + attention_weights_->count() >
+                              expert_weights_->count() + attention_weights_->count() + weight_error_->count() >
                           0;
   options.trace = !trace_path_.empty();
   return Ok{};

@@ -28,7 +28,8 @@ class NpuFlags {
   std::string trace_path_;
   uint32_t cache_gb_ = 0;
   CLI::Option *plan_ = nullptr, *stats_ = nullptr, *placement_ = nullptr, *objective_ = nullptr, *chunk_ = nullptr,
-              *batch_ = nullptr, *expert_weights_ = nullptr, *attention_weights_ = nullptr, *overflow_ = nullptr;
+              *batch_ = nullptr, *expert_weights_ = nullptr, *attention_weights_ = nullptr, *weight_error_ = nullptr,
+              *overflow_ = nullptr;
 };
 
 // Says on stderr what the NPU did: one line, or with `whole` the table; fallbacks always.

@@ -20,8 +20,10 @@
 namespace npumoe {
 namespace {
 
+constexpr size_t kMaxSampleBytes = size_t{64} << 20;  // far above what the first tokens need
+
 struct PlanFlags {
-  std::string model, stats, out;
+  std::string model, stats, out, sample;
   PlanOptions options;
   bool explain = false, as_json = false;
 
@@ -42,9 +44,14 @@ struct PlanFlags {
     app.add_option("--mode,--overflow", options.mode,
                    "rows above a capacity: exact computes them on the CPU, prune drops them, reroute gives them to "
                    "other experts [exact]");
-    app.add_option("--expert-weights", options.expert_weights,
-                   "fp16, int8, lut8, lut6 or lut4 (palettes of 256, 64, 16 values) [fp16]");
+    app.add_option(
+        "--expert-weights", options.expert_weights,
+        "fp16, int8, lut8, lut6 or lut4 (palettes of 256, 64, 16 values), or auto: chosen by measured error [fp16]");
     app.add_option("--attention-weights", options.attention_weights, "likewise [fp16]");
+    app.add_option("--max-weight-error", options.max_weight_error,
+                   fmt::format("relative error of outputs that auto allows [{}]", kMaxWeightError))
+        ->check(CLI::PositiveNumber);
+    app.add_option("-f,--file", sample, "text whose first tokens errors are measured on; - = stdin; default: built in");
     app.add_flag("--phimoe-llama-cpp", options.phimoe_llama_cpp, "PhiMoE as llama.cpp computes it");
     app.add_flag("--explain", explain, "the reason of every decision");
     app.add_option("-o,--output", out, "file to write; - = stdout; default: plan.json beside the model");
@@ -70,6 +77,16 @@ Result<Stats> ReadStats(const PlanFlags& flags) {
   return stats;
 }
 
+nlohmann::ordered_json ToJson(const WeightErrorRow& row) {
+  return {{"format", row.format},
+          {"experts", row.experts},
+          {"gate_up", row.gate_up},
+          {"down", row.down},
+          {"attention", row.attention},
+          {"worst_expert", row.worst_expert},
+          {"worst_attention", row.worst_attention}};
+}
+
 std::string Summary(const PlanDocument& plan, const PlanFlags& flags, const Stats& stats) {
   const PlanOptions& o = flags.options;
   return NamedLine(12, "npu", fmt::format("{}, simulated", plan.npu)) +
@@ -77,6 +94,8 @@ std::string Summary(const PlanDocument& plan, const PlanFlags& flags, const Stat
                    fmt::format("{}, for {}, overflow {}, MoE batches of {} tokens", plan.placement, o.objective, o.mode,
                                plan.batch_tokens)) +
          NamedLine(12, "statistics", stats.path.empty() ? "none: experts count as equally popular" : stats.path) +
+         NamedLine(12, "weights",
+                   fmt::format("experts {}, attention {}", plan.expert_weights, plan.attention_weights)) +
          NamedLine(12, "programs", fmt::format("{} of {} in all", plan.n_programs, FormatBytes(plan.program_bytes))) +
          NamedLine(12, "experts", fmt::format("{} on the NPU, {} on the CPU", plan.n_npu_experts, plan.n_cpu_experts)) +
          NamedLine(12, "expected",
@@ -98,7 +117,13 @@ std::string JsonSummary(const PlanDocument& plan, const PlanFlags& flags, const 
                                  {"n_cpu_experts", plan.n_cpu_experts},
                                  {"expected_seconds", plan.expected_seconds},
                                  {"expected_joules", plan.expected_joules},
+                                 {"expert_weights", plan.expert_weights},
+                                 {"attention_weights", plan.attention_weights},
                                  {"path", text(flags.out)}};
+  if (!plan.weight_errors.empty()) {
+    json["weight_errors"] = nlohmann::ordered_json::array();
+    for (const WeightErrorRow& row : plan.weight_errors) json["weight_errors"].push_back(ToJson(row));
+  }
   if (flags.explain) {
     json["reasons"] = nlohmann::ordered_json::array();
     for (const std::string& reason : plan.reasons) json["reasons"].push_back(text(reason));
@@ -118,6 +143,15 @@ int RunPlan(const std::vector<std::string>& args) {
   if (flags.out == "-" && flags.as_json) return UsageError("plan: --json and -o -: both write to stdout");
   if (flags.out.empty()) flags.out = SidecarPath(flags.model, "plan.json");
 
+  // Whoever asks for reasons, or reads JSON, learns what a format costs.
+  const bool only_fp16 = flags.options.expert_weights == "fp16" && flags.options.attention_weights == "fp16";
+  flags.options.measure_weights = !only_fp16 && (flags.explain || flags.as_json);
+  if (!flags.sample.empty()) {
+    auto text = ReadAll(flags.sample, kMaxSampleBytes);
+    if (!text) return FailWith(text.error());
+    if (text->empty()) return UsageError("plan: -f: the text is empty");
+    flags.options.sample_text = std::move(*text);
+  }
   const auto stats = ReadStats(flags);
   if (!stats) return FailWith(stats.error());
   const auto plan = MakePlanDocument(flags.model, stats->text, stats->path, flags.options);

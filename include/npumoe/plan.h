@@ -11,6 +11,10 @@
 
 namespace npumoe {
 
+// Relative error of a stage's outputs that "auto" allows. On the demo model it stands between lut6 (3 %, perplexity of
+// held-out text within 0.2 %) and lut4 (13 %, up to 2 %); the tables are in docs/weights.md.
+inline constexpr double kMaxWeightError = 0.05;
+
 struct PlanOptions {
   std::string npu = "m2-max";        // a name of DescribeNpus(), or "coreml": this machine's
   uint32_t chunk_tokens = 256;       // prompt tokens of one attention dispatch
@@ -20,8 +24,23 @@ struct PlanOptions {
   std::string objective = "time";    // "time", "energy", "edp" (their product)
   std::string placement = "ours";    // one of Placements()
   std::string mode = "exact";        // what happens to overflow: "exact", "prune", "reroute"
-  std::string expert_weights = "fp16", attention_weights = "fp16";  // one of WeightFormats()
+  // One of WeightFormats(), or "auto": the one that the objective likes best among those whose measured error is at
+  // most max_weight_error.
+  std::string expert_weights = "fp16", attention_weights = "fp16";
+  double max_weight_error = kMaxWeightError;
+  // Measure the errors of all formats even if none is to be chosen; only MakePlanDocument does.
+  bool measure_weights = false;
+  std::string sample_text;        // whose first tokens the errors are measured on; empty = a built-in paragraph
   bool phimoe_llama_cpp = false;  // as in EngineOptions; a plan is for one reading of PhiMoE
+};
+
+// Measured on the model's own layers: root mean square of a stage's output errors over that of the outputs, fp16
+// arithmetic included; see docs/weights.md. Infinite when fp16 could not hold an output. 0 where a model has none.
+struct WeightErrorRow {
+  std::string format;
+  double experts = 0, gate_up = 0, down = 0;  // all projections in the format, or these and the others in fp16
+  double attention = 0;
+  double worst_expert = 0, worst_attention = 0;  // of one sample; the others are root mean squares over them
 };
 
 struct PlanDocument {
@@ -33,6 +52,8 @@ struct PlanDocument {
   uint64_t n_npu_experts = 0, n_cpu_experts = 0;     // of all layers
   uint32_t batch_tokens = 0;                         // tokens whose experts run together
   double expected_seconds = 0, expected_joules = 0;  // simulated, for one batch; see `reasons`
+  std::string expert_weights, attention_weights;     // the formats taken
+  std::vector<WeightErrorRow> weight_errors;         // of every format, when they were measured
 };
 
 // "ours", the paper's baselines and the steps of its ablation.

@@ -48,6 +48,7 @@ class Forward {
   Compute& compute() { return compute_; }
   AttentionBlock& attention() { return attention_; }
   Ffn& ffn() { return ffn_; }
+  const RopeTable& short_rope() const { return short_rope_; }
 
   // From now on Run adds the layers' stages in real time to `trace`; nullptr ends it. Borrowed. A run with an NPU is
   // not traced here: its own clock is.

@@ -8,8 +8,10 @@
 
 #include "base/check.h"
 #include "base/files.h"
+#include "engine/model_info.h"
 #include "engine/npu_device.h"
 #include "engine/plan_document.h"
+#include "engine/weight_choice.h"
 
 namespace npumoe {
 namespace {
@@ -68,7 +70,13 @@ Result<NpuSetup> SetUpNpu(const Model& model, const EngineOptions& options) {
     NM_TRY_VAR(PlanRequest request, ParsePlanOptions(wanted));
     request.moe_batch_tokens = std::min(request.moe_batch_tokens, options.context_tokens);
     request.prompt_tokens = options.context_tokens;  // whatever the session can be given
-    NM_TRY_VAR(PlanWithReasons made, MakePlanFor(model, stats ? &*stats : nullptr, *spec, request));
+    std::optional<WeightErrors> errors;
+    if (ChoosesWeights(wanted)) {
+      NM_TRY_VAR(const Tokenizer tokenizer, OpenTokenizer(model, options.tokenizer_pre));
+      NM_TRY_VAR(errors, MeasureWeightErrors(model, SampleTokens(tokenizer, wanted), options.n_threads));
+    }
+    NM_TRY_VAR(PlanWithReasons made, MakePlanWithWeights(model, stats ? &*stats : nullptr, *spec, request, wanted,
+                                                         errors ? &*errors : nullptr));
     setup.plan = std::move(made.plan);
     setup.plan_source = (stats ? "made for this run from " + stats_file->path
                                : "made for this run without calibration: experts count as equally popular") +

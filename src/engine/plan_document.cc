@@ -8,7 +8,10 @@
 #include <utility>
 
 #include "base/check.h"
+#include "engine/model_info.h"
 #include "engine/npu_device.h"
+#include "engine/system.h"
+#include "engine/weight_choice.h"
 #include "model/json_fields.h"
 #include "model/model_hash.h"
 #include "moe/stage_graph.h"
@@ -86,8 +89,15 @@ Result<PlanRequest> ParsePlanOptions(const PlanOptions& options) {
   NM_TRY_VAR(request.objective, ParseObjective(options.objective));
   NM_TRY_VAR(request.placement, ParsePlacement(options.placement));
   NM_TRY_VAR(request.mode, ParseOverflowMode(options.mode));
-  NM_TRY_VAR(request.expert_weights, ParseWeightFormat(options.expert_weights, "expert weights"));
-  NM_TRY_VAR(request.attention_weights, ParseWeightFormat(options.attention_weights, "attention weights"));
+  if (options.expert_weights != kAutoWeights) {
+    NM_TRY_VAR(request.expert_weights, ParseWeightFormat(options.expert_weights, "expert weights"));
+  }
+  if (options.attention_weights != kAutoWeights) {
+    NM_TRY_VAR(request.attention_weights, ParseWeightFormat(options.attention_weights, "attention weights"));
+  }
+  if (!(options.max_weight_error > 0)) {
+    return MakeError(Code::kInvalidArgument, "max weight error: {}, wanted above 0", options.max_weight_error);
+  }
   return request;
 }
 
@@ -193,7 +203,13 @@ Result<PlanDocument> MakePlanDocument(const std::string& model_path, std::string
   if (!stats_json.empty()) {
     NM_TRY_VAR(stats, ParseRoutingStats(stats_json, stats_name));
   }
-  auto made = MakePlanFor(model, stats ? &*stats : nullptr, spec, request);
+  std::optional<WeightErrors> errors;
+  if (options.measure_weights || ChoosesWeights(options)) {
+    NM_TRY_VAR(const Tokenizer tokenizer, OpenTokenizer(model, {}));
+    NM_TRY_VAR(errors, MeasureWeightErrors(model, SampleTokens(tokenizer, options), CoreCount()));
+  }
+  auto made =
+      MakePlanWithWeights(model, stats ? &*stats : nullptr, spec, request, options, errors ? &*errors : nullptr);
   if (!made.ok()) {
     // The planner does not know the file.
     const bool of_stats = made.error().message.starts_with("routing statistics: ");
@@ -215,6 +231,9 @@ Result<PlanDocument> MakePlanDocument(const std::string& model_path, std::string
   document.expected_seconds = plan.expected_seconds;
   document.expected_joules = plan.expected_joules;
   document.batch_tokens = plan.moe_batch_tokens;
+  document.expert_weights = ToString(plan.expert_weights);
+  document.attention_weights = ToString(plan.attention_weights);
+  if (errors) document.weight_errors = ErrorRows(*errors);
   return document;
 }
 

@@ -17,8 +17,8 @@ namespace npumoe {
 // Names of the files beside a model; see SidecarPath.
 inline constexpr std::string_view kPlanFile = "plan.json", kStatsFile = "routing_stats.json";
 
-// The options as the planner takes them. kInvalidArgument names the option and lists the known names. `options.npu` is
-// not looked at.
+// The options as the planner takes them; formats that are to be chosen stay fp16 (see weight_choice.h).
+// kInvalidArgument names the option and lists the known names. `options.npu` is not looked at.
 Result<PlanRequest> ParsePlanOptions(const PlanOptions& options);
 
 // "m2-max" or "sim:m2-max". kNotFound lists the known names.

@@ -202,7 +202,7 @@ void Planner::FillHead() {
   if (p.expert_weights == WeightFormat::kFp16 && p.attention_weights == WeightFormat::kFp16) {
     Say("weights stay fp16: other formats change the model's numbers and are taken only when asked for");
   } else {
-    Say("weights of experts {}, of attention {}, as asked for: what is not fp16 changes the model's numbers",
+    Say("weights of experts {}, of attention {}: what is not fp16 changes the model's numbers",
         ToString(p.expert_weights), ToString(p.attention_weights));
     const bool any_int8 = p.expert_weights == WeightFormat::kInt8 || p.attention_weights == WeightFormat::kInt8;
     if (any_int8 && !spec_.streams_int8) Say("{} unfolds int8 to fp16, so that it saves no time", spec_.name);

@@ -18,11 +18,10 @@ constexpr int kRefinements = 10;
 // Pieces times entries within which a cut may lie from where equal shares would put it. Pieces are equal shares of what
 // makes many clusters near to optimal (see Pieces): 256 of them stay close to it, and wider bands gave the same cuts on
 // all data measured; 16 of outliers do not.
-constexpr size_t kBandWork = size_t{1} << 15;
+constexpr size_t kBandWork = size_t{1} << 14;
 
-// Ascending with the value; the two zeros are neighbours.
-uint32_t KeyOf(uint16_t half) { return (half & 0x8000u) != 0 ? 0xffffu - half : 0x8000u + half; }
-uint16_t HalfOf(uint32_t key) { return static_cast<uint16_t>(key < 0x8000u ? 0xffffu - key : key - 0x8000u); }
+// The fp16 value at `place` among all in ascending order; the two zeros are neighbours.
+uint16_t HalfAt(uint32_t place) { return static_cast<uint16_t>(place < 0x8000u ? 0xffffu - place : place - 0x8000u); }
 
 }  // namespace
 
@@ -33,15 +32,16 @@ PaletteFit::PaletteFit(size_t bits) : bits_(bits), counts_(kHalves), index_(kHal
 void PaletteFit::Clear() { std::fill(counts_.begin(), counts_.end(), 0); }
 
 void PaletteFit::Add(std::span<const uint16_t> halves) {
-  for (const uint16_t half : halves) ++counts_[KeyOf(half)];
+  for (const uint16_t half : halves) ++counts_[half];
 }
 
 void PaletteFit::CollectAtoms() {
   values_.clear();
   n_.assign(1, 0), sum_.assign(1, 0), squares_.assign(1, 0);
-  for (uint32_t key = 0; key < kHalves; ++key) {
-    if (counts_[key] == 0) continue;
-    const double value = static_cast<double>(F16ToF32(HalfOf(key))), n = counts_[key];
+  for (uint32_t place = 0; place < kHalves; ++place) {
+    const uint16_t half = HalfAt(place);
+    if (counts_[half] == 0) continue;
+    const double value = static_cast<double>(F16ToF32(half)), n = counts_[half];
     NM_DCHECK(std::isfinite(value));
     if (!values_.empty() && values_.back() == value) {  // the other zero
       n_.back() += n;
@@ -64,12 +64,13 @@ double PaletteFit::Cost(uint32_t begin, uint32_t end) const {
   return squares_[end] - squares_[begin] - sum * sum / (n_[end] - n_[begin]);
 }
 
-// At most kPieces runs of atoms, as their first atoms and the end. With many entries the best table has entries in
+// At most PieceCount() runs of atoms, as their first atoms and the end. With many entries the best table has entries in
 // proportion to the cube root of the density (Panter and Dite), so the pieces are equal shares of its integral.
 std::vector<uint32_t> PaletteFit::Pieces() const {
   const auto atoms = static_cast<uint32_t>(values_.size());
   std::vector<uint32_t> cuts;
-  if (atoms <= kPieces) {
+  const size_t pieces = PieceCount();
+  if (atoms <= pieces) {
     for (uint32_t atom = 0; atom <= atoms; ++atom) cuts.push_back(atom);
     return cuts;
   }
@@ -81,11 +82,11 @@ std::vector<uint32_t> PaletteFit::Pieces() const {
     share[i + 1] = share[i] + std::cbrt((n_[i + 1] - n_[i]) * width * width);
   }
   cuts.push_back(0);
-  for (size_t piece = 1; piece < kPieces; ++piece) {
-    const double wanted = share[atoms] * static_cast<double>(piece) / kPieces;
+  for (size_t piece = 1; piece < pieces; ++piece) {
+    const double wanted = share[atoms] * static_cast<double>(piece) / static_cast<double>(pieces);
     const auto at = std::lower_bound(share.begin() + cuts.back() + 1, share.end(), wanted) - share.begin();
     // An atom at least for this piece and for each one behind it.
-    cuts.push_back(std::min(static_cast<uint32_t>(at), atoms - static_cast<uint32_t>(kPieces - piece)));
+    cuts.push_back(std::min(static_cast<uint32_t>(at), atoms - static_cast<uint32_t>(pieces - piece)));
   }
   cuts.push_back(atoms);
   return cuts;
@@ -96,7 +97,7 @@ std::vector<uint32_t> PaletteFit::Pieces() const {
 std::vector<uint32_t> PaletteFit::Search(std::span<const uint32_t> pieces) {
   const size_t n = pieces.size() - 1, entries = size_t{1} << bits_;
   // A small problem is solved without the band.
-  const size_t band = n < kPieces ? n : kBandWork / entries;
+  const size_t band = n < PieceCount() ? n : kBandWork / entries;
   before_.assign(n + 1, kNever);
   now_.resize(n + 1);
   from_.assign((entries + 1) * (n + 1), 0);
@@ -165,19 +166,19 @@ void PaletteFit::Fit(std::span<uint16_t> table) {
     for (size_t i = 0; i < entries; ++i) put(Mean(cuts[i], cuts[i + 1]));
   }
   std::fill(table.begin() + static_cast<ptrdiff_t>(n), table.end(), table[n - 1]);
-  // Keys up to the middle between two entries belong to the lower one.
+  // Values up to the middle between two entries belong to the lower one.
   size_t entry = 0;
-  for (uint32_t key = 0; key < kHalves; ++key) {
-    if (counts_[key] == 0) continue;
-    const double value = static_cast<double>(F16ToF32(HalfOf(key)));
-    const auto above = [&](size_t i) { return static_cast<double>(F16ToF32(table[i])); };
-    while (entry + 1 < n && value > (above(entry) + above(entry + 1)) / 2) ++entry;
-    index_[key] = static_cast<uint8_t>(entry);
+  const auto value_of = [](uint16_t half) { return static_cast<double>(F16ToF32(half)); };
+  for (uint32_t place = 0; place < kHalves; ++place) {
+    const uint16_t half = HalfAt(place);
+    if (counts_[half] == 0) continue;
+    while (entry + 1 < n && value_of(half) > (value_of(table[entry]) + value_of(table[entry + 1])) / 2) ++entry;
+    index_[half] = static_cast<uint8_t>(entry);
   }
 }
 
 void PaletteFit::Indices(std::span<const uint16_t> halves, uint8_t* out) const {
-  for (size_t i = 0; i < halves.size(); ++i) out[i] = index_[KeyOf(halves[i])];
+  for (size_t i = 0; i < halves.size(); ++i) out[i] = index_[halves[i]];
 }
 
 }  // namespace npumoe

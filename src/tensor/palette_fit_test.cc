@@ -173,23 +173,24 @@ TEST(PaletteFit, EveryValueTakesItsNearestEntry) {
   }
 }
 
-// More distinct values than kPieces, so that cuts are searched among pieces and in the band.
+// More distinct values than pieces, so that cuts are searched among pieces and in the band.
 TEST(PaletteFit, LargeSetsAreNearTheBestCut) {
   for (int kind = 0; kind < 3; ++kind) {
-    const Halves halves = RandomWeights(3000, kind);
+    const Halves halves = RandomWeights(2000, kind);
     std::vector<double> v;
     for (const uint16_t half : halves) v.push_back(static_cast<double>(F16ToF32(half)));
     std::sort(v.begin(), v.end());
     v.erase(std::unique(v.begin(), v.end()), v.end());
     if (kind < 2) {
-      ASSERT_GT(v.size(), PaletteFit::kPieces);
+      ASSERT_GT(v.size(), PaletteFit::kMostPieces);
     }
     // Every value once, so that plain prefix sums do.
     Halves distinct;
     for (const double x : v) distinct.push_back(F32ToF16(static_cast<float>(x)));
     std::vector<double> sum{0}, squares{0};
     for (const double x : v) sum.push_back(sum.back() + x), squares.push_back(squares.back() + x * x);
-    for (const size_t bits : {2, 4}) {
+    for (const size_t bits : {size_t{2}, size_t{4}, size_t{6}}) {
+      if (bits == 6 && kind != 1) continue;  // the search below takes its time
       std::vector<double> least(v.size() + 1, INFINITY);
       least[0] = 0;
       for (size_t entry = 0; entry < size_t{1} << bits; ++entry) {
@@ -203,7 +204,7 @@ TEST(PaletteFit, LargeSetsAreNearTheBestCut) {
         }
         least = next;
       }
-      EXPECT_LE(Fit(bits, distinct).squares, 1.01 * least[v.size()] + 1e-9) << "kind " << kind << ", bits " << bits;
+      EXPECT_LE(Fit(bits, distinct).squares, 1.05 * least[v.size()] + 1e-9) << "kind " << kind << ", bits " << bits;
     }
   }
 }

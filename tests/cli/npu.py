@@ -29,6 +29,8 @@ class Npu(Case):
                 self.assertEqual(npu["fallbacks"], {})
                 self.assertEqual(npu["experts"]["rows_used"], exact["experts"]["rows_used"])
                 self.assertEqual(npu == exact, weights == "fp16")  # fewer bytes, less simulated time
+        auto = self.json_of(*args, "--expert-weights", "auto", "--attention-weights", "auto", "--max-weight-error", "1e-9")
+        self.assertEqual(auto["npu"], exact)
         self.fails(2, "--expert-weights", "run", self.model, "-p", "x", *NPU, "--expert-weights", "lut5")
         self.fails(2, "wants --npu too", "run", self.model, "-p", "x", "--expert-weights", "lut4")
 

@@ -93,6 +93,34 @@ class Plan(Case):
         self.assertLess(sizes["lut4"], sizes["lut6"])
         self.assertLess(sizes["lut6"], sizes["lut8"])
 
+    def test_weight_formats_are_chosen_by_measured_errors(self):
+        auto = ["--expert-weights", "auto", "--attention-weights", "auto", "--placement", "base", "--json", "-o", self.dir / "auto.json"]
+        shown = json.loads(self.ok("plan", self.model, "--explain", *auto).text())
+        plan = json.loads((self.dir / "auto.json").read_text())
+        self.assertEqual((shown["expert_weights"], shown["attention_weights"]),
+                         (plan["expert_weights"], plan["attention_weights"]))
+        errors = {row["format"]: row for row in shown["weight_errors"]}
+        self.assertEqual(list(errors), ["fp16", "int8", "lut8", "lut6", "lut4"])
+        for kind in ("experts", "gate_up", "down", "attention"):
+            self.assertLess(0, errors["fp16"][kind])
+            self.assertLess(errors["lut8"][kind], errors["lut6"][kind])
+            self.assertLess(errors["lut6"][kind], errors["lut4"][kind])
+        reasons = "\n".join(shown["reasons"])
+        self.assertIn("weights as lut4: relative error of experts' outputs", reasons)
+        self.assertRegex(reasons, "experts' weights are [a-z0-9]+: fp16 ")
+        # No error is small enough: fp16 is what is left.
+        strict = json.loads(self.ok("plan", self.model, *auto, "--max-weight-error", "1e-9").text())
+        self.assertEqual((strict["expert_weights"], strict["attention_weights"]), ("fp16", "fp16"))
+        # A text of one's own gives other figures; a format that was asked for is measured as well.
+        text = self.write("sample.txt", b"one two three four five six seven eight nine ten")
+        own = json.loads(self.ok("plan", self.model, "--json", "--expert-weights", "lut4", "-f", text, "-o", self.dir / "p.json").text())
+        self.assertEqual(own["expert_weights"], "lut4")
+        self.assertNotEqual(own["weight_errors"][4]["experts"], errors["lut4"]["experts"])
+        self.assertNotIn("weight_errors", json.loads(self.ok("plan", self.model, "--json", "-o", self.dir / "p.json").text()))
+        self.fails(2, "--max-weight-error", "plan", self.model, *auto, "--max-weight-error", "0")
+        self.fails(2, "the text is empty", "plan", self.model, *auto, "-f", self.write("empty.txt", b""))
+        self.fails(1, "absent.txt", "plan", self.model, *auto, "-f", self.dir / "absent.txt")
+
     def test_dense_models_have_a_plan_of_attention(self):
         dense = self.dir / "dense.gguf"
         self.ok("make-model", "--shape", "tiny-llama", "-s", "1", "-o", dense)
