@@ -215,6 +215,18 @@ TEST_F(CoreMlModelTest, CompilerOfItsOwnProcess) {
   EXPECT_EQ(ReadLog().compiled, "") << "not in this process";
 }
 
+TEST_F(CoreMlModelTest, IsKeptWarm) {
+  EngineOptions options = Options("coreml");
+  options.npu.keep_warm_seconds = 60;
+  auto engine = Engine::Open(kModels + "demo-moe.gguf", options);
+  ASSERT_TRUE(engine.ok());
+  Session session = engine->NewSession().value();
+  ASSERT_TRUE(session.Append(std::vector<int32_t>(100, 5)).ok());
+  const size_t before = ReadLog().n_asynchronous;
+  for (int i = 0; i < 6000 && ReadLog().n_asynchronous < before + 3; ++i) ::usleep(10000);
+  EXPECT_GE(ReadLog().n_asynchronous, before + 3);
+}
+
 TEST_F(CoreMlModelTest, FolderThatCannotBeWritten) {
   EngineOptions options = Options("coreml");
   options.npu.cache_folder = cache_ + "/file";

@@ -52,6 +52,10 @@ void NpuFlags::AddTo(CLI::App& app) {
   BindEnvironment(cache->take_last()->group(group), "CACHE");
   auto* limit = app.add_option("--cache-gb", cache_gb_, fmt::format("most GiB of it [{}]", kDefaultCacheBytes >> 30));
   limit->check(CLI::Range(1u, 1u << 20))->take_last()->group(group);
+  app.add_option("--keep-warm", npu_.keep_warm_seconds, "with coreml: keep the NPU awake for so many seconds after its last use")
+      ->check(CLI::Range(0.0, 86400.0))
+      ->take_last()
+      ->group(group);
   app.add_option("--npu-spec", npu_.spec, "with coreml: plan with the numbers of this NPU, not of this machine")
       ->take_last()
       ->group(group);

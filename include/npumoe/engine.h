@@ -34,6 +34,7 @@ struct NpuOptions {
   std::string spec;          // whose numbers to plan with, a name of DescribeNpus(); empty = this machine's
   std::string cache_folder;  // of compiled programs; empty = DefaultCacheFolder()
   uint64_t cache_bytes = 0;  // 0 = kDefaultCacheBytes
+  double keep_warm_seconds = 0;  // the NPU is kept awake for so long after its last use; 0 = never
   // Command that new packages are compiled and tried with, in a process of its own: it gets PACKAGE COMPILED UNITS and
   // calls CompilePackage. Empty: in this process, which a package that kills Core ML would end.
   std::vector<std::string> compiler;

@@ -65,6 +65,7 @@ Result<std::unique_ptr<NpuDevice>> MakeNpu(const NpuOptions& options, const NpuS
   if (!folder.empty()) core_ml.cache_folder = folder + "/" + std::string(kProgramsFolder);
   core_ml.cache_bytes = options.cache_bytes > 0 ? options.cache_bytes : kDefaultCacheBytes;
   core_ml.compiler = options.compiler;
+  core_ml.keep_warm_seconds = options.keep_warm_seconds;
   return MakeCoreMlNpu(std::move(core_ml));
 }
 

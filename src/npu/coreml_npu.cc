@@ -10,8 +10,10 @@
 
 #include "base/check.h"
 #include "base/child_process.h"
+#include "graph/builder.h"
 #include "graph/hash.h"
 #include "graph/mlpackage/mlpackage.h"
+#include "npu/keep_warm.h"
 #include "npu/limits.h"
 #include "npu/program_cache.h"
 
@@ -54,9 +56,10 @@ class CoreMlProgram final : public NpuProgram {
     std::unique_ptr<CoreMlModel> model;
   };
 
-  CoreMlProgram(std::string key, Clock::time_point start, size_t weight_bytes, ComputeUnits units,
+  CoreMlProgram(std::string key, KeepWarm& warm, Clock::time_point start, size_t weight_bytes, ComputeUnits units,
                 CacheLease lease, std::vector<Loaded> functions)
       : key_(std::move(key)),
+        warm_(warm),
         start_(start),
         weight_bytes_(weight_bytes),
         units_(units),
@@ -71,11 +74,13 @@ class CoreMlProgram final : public NpuProgram {
     out_.clear();
     for (const TensorRef& input : inputs) in_.push_back({input.data, input.elems * sizeof(uint16_t)});
     for (const MutableTensorRef& output : outputs) out_.push_back({output.data, output.elems * sizeof(uint16_t)});
-    const Nanos begin = (Clock::now() - start_).count();
-    if (const Status ran = at->model->Run(in_, out_); !ran.ok()) {
-      return MakeError(ran.error().code, "npu: {}: {}", key_, ran.error().message);
-    }
-    return Interval{begin, (Clock::now() - start_).count(), 0, /*simulated=*/false};
+    return warm_.Use([&]() -> Result<Interval> {
+      const Nanos begin = (Clock::now() - start_).count();
+      if (const Status ran = at->model->Run(in_, out_); !ran.ok()) {
+        return MakeError(ran.error().code, "npu: {}: {}", key_, ran.error().message);
+      }
+      return Interval{begin, (Clock::now() - start_).count(), 0, /*simulated=*/false};
+    });
   }
 
   std::vector<OpPlacement> Placement(std::string_view name) const override {
@@ -89,6 +94,7 @@ class CoreMlProgram final : public NpuProgram {
 
  private:
   std::string key_;
+  KeepWarm& warm_;
   Clock::time_point start_;
   size_t weight_bytes_;
   ComputeUnits units_;
@@ -120,7 +126,8 @@ class CoreMlNpu final : public NpuDevice {
       : options_(std::move(options)),
         system_(std::move(system)),
         cache_(options_.cache_folder, options_.cache_bytes),
-        start_(Clock::now()) {}
+        start_(Clock::now()),
+        warm_(options_.spec.idle_seconds.value / 2, options_.keep_warm_seconds, [this] { Touch(); }) {}
 
   const NpuSpec& Spec() const override { return options_.spec; }
   std::optional<Nanos> RealNow() const override { return (Clock::now() - start_).count(); }
@@ -142,7 +149,7 @@ class CoreMlNpu final : public NpuDevice {
       if (!warm.ok()) return MakeError(Code::kDevice, "npu: {}: {}", key, warm.error().message);
       functions.push_back({function.name, interface, path, std::move(*model)});
     }
-    return std::unique_ptr<NpuProgram>(new CoreMlProgram(std::string(key), start_, graph.WeightBytes(), options_.units,
+    return std::unique_ptr<NpuProgram>(new CoreMlProgram(std::string(key), warm_, start_, graph.WeightBytes(), options_.units,
                                                          std::move(lease), std::move(functions)));
   }
 
@@ -177,6 +184,28 @@ class CoreMlNpu final : public NpuDevice {
     return made;
   }
 
+  // Runs a program of one op. On the thread of warm_ only; that it fails is no news.
+  void Touch() {
+    if (!has_tried_tiny_) {
+      has_tried_tiny_ = true;
+      MakeTiny();
+    }
+    if (tiny_) static_cast<void>(RunOnZeros(*tiny_, tiny_interface_));
+  }
+
+  void MakeTiny() {
+    constexpr size_t kWidth = 32;  // what the last axis is padded to anyway
+    GraphBuilder b;
+    b.BeginFunction("main");
+    b.Output("y", b.Unary(OpKind::kRelu, b.Input("x", {ElemType::kF16, {1, kWidth, 1, kWidth}})));
+    const auto graph = std::move(b).Finish();
+    auto form = graph.ok() ? CompiledForm(*graph, "keep-warm") : Result<CacheLease>(graph.error());
+    if (!form.ok()) return;
+    tiny_interface_ = InterfaceOf(graph->functions[0], false);
+    auto model = LoadCoreMl(form->folder() + "/program.mlmodelc", tiny_interface_, options_.units);
+    if (model.ok()) tiny_ = std::move(*model);
+  }
+
   // `failure` is set when the package is to blame, not the disk.
   Status CompileOne(const Graph& graph, const std::string& folder, const std::string& name, std::string& failure) {
     const std::string package = folder + "/package.mlpackage";
@@ -207,6 +236,10 @@ class CoreMlNpu final : public NpuDevice {
   const CoreMlSystem system_;
   ProgramCache cache_;
   const Clock::time_point start_;
+  std::unique_ptr<CoreMlModel> tiny_;  // what keeps the device awake; made when first needed
+  CoreMlFunction tiny_interface_;
+  bool has_tried_tiny_ = false;
+  KeepWarm warm_;  // last: its thread uses all of the above
 };
 
 }  // namespace

@@ -22,6 +22,8 @@ struct CoreMlNpuOptions {
   // A command that ends with CompileAndTry(PACKAGE, COMPILED, UNITS), those three appended to its arguments; exit code
   // 0 when it went well, else the reason on stdout. Empty: in this process, which a bad package may then kill.
   std::vector<std::string> compiler;
+  // The Neural Engine sleeps when nobody asks: for so long after a dispatch a tiny program keeps it awake. 0 = never.
+  double keep_warm_seconds = 0;
   double compile_seconds = 300;  // a compiler that takes longer is killed. Published: 1-100 s for a first load
 };
 
