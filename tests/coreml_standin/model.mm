@@ -152,9 +152,13 @@ NM_COUNTED
 
 + (NSURL*)compileModelAtURL:(NSURL*)modelURL error:(NSError**)error {
   const Failure failure = NextFailure(Step::kCompile);
+  if (failure != Failure::kNone) {
+    *error = ErrorOf(failure, "told to");
+    return nil;
+  }
   const auto compiled = CompilePackage([[modelURL path] UTF8String]);
-  if (failure != Failure::kNone || !compiled.ok()) {
-    *error = ErrorOf(failure, compiled.ok() ? "told to" : compiled.error().message);
+  if (!compiled.ok()) {
+    *error = ErrorOf(failure, compiled.error().message);
     return nil;
   }
   WriteLog([&](Log& log) { log.compiled = *compiled; });

@@ -5,8 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
-#include <cstring>
+#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <mutex>
@@ -70,11 +69,12 @@ const Graph& CompiledPackage::graph() const { return impl_->package.graph; }
 
 Result<std::string> CompilePackage(const std::string& package_path) {
   NM_TRY(ReadPackage(package_path));
-  static std::atomic<int> n_compiled = 0;
-  const fs::path to =
-      fs::temp_directory_path() / fmt::format("npumoe_standin_{}_{}.mlmodelc", ::getpid(), ++n_compiled);
+  std::string folder = (fs::temp_directory_path() / "npumoe_standin_XXXXXX").string();
+  if (::mkdtemp(folder.data()) == nullptr) return MakeError(Code::kIo, "{}: cannot be made", folder);
+  const fs::path to = folder + ".mlmodelc";
   std::error_code error;
-  fs::copy(package_path, to, fs::copy_options::recursive, error);
+  fs::rename(folder, to, error);
+  if (!error) fs::copy(package_path, to, fs::copy_options::recursive, error);
   if (error) return MakeError(Code::kIo, "{}: {}", to.string(), error.message());
   return to.string();
 }
