@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -278,6 +279,41 @@ TEST(StageGraphs, OfEveryFormatAreNearTheirFp16) {
     const double both = error_of(WeightFormat::kLut4);
     EXPECT_LT(error_of({WeightFormat::kFp16, WeightFormat::kLut4}), both);
     EXPECT_LT(error_of({WeightFormat::kLut4, WeightFormat::kFp16}), both);
+  }
+}
+
+// Printed for docs/weights.md: what more palettes are worth for trained weights, of an expert of the first and the last
+// layer.
+TEST(AddWeight, TablesOfTheDemoModel) {
+  const auto model = Model::Open(std::string(NM_SOURCE_DIR) + "/models/demo-moe.gguf", {});
+  ASSERT_TRUE(model.ok()) << model.error().message;
+  for (const WeightFormat format : {WeightFormat::kLut4, WeightFormat::kLut6}) {
+    std::vector<double> errors;
+    for (const size_t rows : {size_t{1} << 20, kPaletteRows, size_t{8}, size_t{1}}) {
+      double squares = 0;
+      size_t n = 0, bytes = 0;
+      for (const uint32_t layer : {0u, model->config().n_layers - 1}) {
+        const LayerWeights& weights = model->weights().layers[layer];
+        for (const auto* matrices : {&weights.expert_gate, &weights.expert_up, &weights.expert_down}) {
+          for (const TensorView& matrix : std::span(*matrices).first(1)) {
+            const size_t out = matrix.shape[0], in = matrix.shape[1];
+            std::vector<float> values(out * in);
+            for (size_t row = 0; row < out; ++row) {
+              DequantizeRow(matrix.dtype, matrix.Slice(row).data, std::span(values).subspan(row * in, in));
+            }
+            const Stored stored = Store({matrix}, {.format = format, .palette_rows = rows});
+            squares += std::pow(RelativeRms(stored.decoded, values), 2);
+            bytes += stored.graph.WeightBytes();
+            ++n;
+          }
+        }
+      }
+      errors.push_back(std::sqrt(squares / static_cast<double>(n)));
+      std::printf("%s, a palette per %zu rows: relative error %.4f, %zu bytes\n", std::string(ToString(format)).c_str(),
+                  std::min(rows, size_t{model->config().dim}), errors.back(), bytes / n);
+    }
+    for (size_t i = 1; i < errors.size(); ++i) EXPECT_LT(errors[i], errors[i - 1]);
+    EXPECT_LT(errors[0], format == WeightFormat::kLut4 ? 0.2 : 0.06);
   }
 }
 
