@@ -39,7 +39,7 @@ struct WeightErrors {
 Result<WeightErrors> MeasureWeightErrors(const Model& model, std::span<const int32_t> tokens, size_t n_threads);
 
 // Enough values for a ratio of two sums: 64 rows of a layer, of which an expert among 128 still gets some. Of six
-// layers and two experts each, other ones gave errors within a tenth on the demo model.
+// layers and two experts each, other texts gave errors within a sixth on the demo model.
 inline constexpr size_t kSampleTokens = 64, kSampleLayers = 6, kSampleExperts = 2;
 
 // The text whose rows are taken when none is given: prose and code of a few sentences.
