@@ -49,13 +49,17 @@ function(npumoe_test name)
     target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
   endif()
   set_property(GLOBAL APPEND PROPERTY NPUMOE_TEST_TARGETS ${name})
+  set(properties TIMEOUT 600)
+  if(ARG_LABELS)  # an empty one would be lost on the way, and its name take the next word
+    list(APPEND properties LABELS "${ARG_LABELS}")
+  endif()
   if(ARG_ONE_PROCESS)
     add_test(NAME ${name} COMMAND ${name})
-    set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 600)
+    set_tests_properties(${name} PROPERTIES ${properties})
   else()
     # Names are read when ctest runs, not while building: a broken program then fails as a test, not as a build.
     gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 NO_PRETTY_VALUES TEST_PREFIX ${name}.
-                         PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT 600)
+                         PROPERTIES ${properties})
   endif()
 endfunction()
 
