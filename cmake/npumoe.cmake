@@ -28,7 +28,7 @@ endfunction()
 
 # npumoe_test(name SOURCES x_test.cc ... DEPENDS library ... [PRIVATE third_party ...] [LABELS one] [ONE_PROCESS]):
 # one test program. Every TEST in it is a ctest test of its own, so that ctest counts and names them (program.Suite.Test) and
-# shows GTEST_SKIP as skipped. LABELS slow: not run under the sanitizers and not by `scripts/test --fast`. ONE_PROCESS keeps the program whole, for suites whose costly fixture is shared by many TESTs.
+# shows GTEST_SKIP as skipped; under the sanitizers the program is one test. LABELS slow: not run under the sanitizers and not by `scripts/test --fast`. ONE_PROCESS keeps the program whole, for suites whose costly fixture is shared by many TESTs.
 include(GoogleTest)
 function(npumoe_test name)
   cmake_parse_arguments(ARG "ONE_PROCESS" "LABELS" "SOURCES;DEPENDS;PRIVATE" ${ARGN})
@@ -49,12 +49,18 @@ function(npumoe_test name)
     target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
   endif()
   set_property(GLOBAL APPEND PROPERTY NPUMOE_TEST_TARGETS ${name})
+  # Under the sanitizers a program is one test: starting it takes longer than most TESTs, and so does making fixtures.
+  set(one_process ${ARG_ONE_PROCESS})
   set(properties TIMEOUT 600)
+  if(NPUMOE_SANITIZE)
+    set(one_process ON)
+    set(properties TIMEOUT 1800)
+  endif()
   if(ARG_LABELS)  # an empty one would be lost on the way, and its name take the next word
     list(APPEND properties LABELS "${ARG_LABELS}")
   endif()
-  if(ARG_ONE_PROCESS)
-    add_test(NAME ${name} COMMAND ${name})
+  if(one_process)
+    add_test(NAME ${name} COMMAND ${name} --gtest_brief=1)
     set_tests_properties(${name} PROPERTIES ${properties})
   else()
     # Names are read when ctest runs, not while building: a broken program then fails as a test, not as a build.

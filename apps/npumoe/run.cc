@@ -200,6 +200,8 @@ int RunRun(const std::vector<std::string>& args) {
   if (const Status known = CheckChatFormat(flags.chat_template); !known)
     return UsageError("run: " + known.error().message);
   if (flags.npu.trace_path() == "-") return UsageError("run: --trace: wants a file: stdout has the text");
+  // Known now, not after the run.
+  if (const Status writable = CheckOutputFile(flags.npu.trace_path()); !writable) return FailWith(writable.error());
   CatchInterrupts();
   auto text = ReadPrompt(flags);
   if (!text)

@@ -14,4 +14,7 @@ namespace npumoe {
 // when only that is missing. kIo says why not; devices and pipes are refused.
 Status WriteOutputFile(const std::string& path, std::string_view bytes);
 
+// Whether WriteOutputFile could begin; nothing is left. An empty path is fine.
+Status CheckOutputFile(const std::string& path);
+
 }  // namespace npumoe

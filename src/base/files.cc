@@ -65,6 +65,16 @@ Status WriteOutputFile(const std::string& path, std::string_view bytes) {
   return written;
 }
 
+Status CheckOutputFile(const std::string& path) {
+  if (path.empty()) return Ok{};
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  std::error_code ignored;
+  // It is made together with the file.
+  if (folder.extension() == ".npumoe" && !std::filesystem::exists(folder, ignored)) return Ok{};
+  NM_TRY(AtomicFile::Create(path));
+  return Ok{};
+}
+
 Result<AtomicFile> AtomicFile::Create(const std::string& path) {
   // rename() replaces whatever has the name: as root, '-o /dev/null' would take the device away from the machine.
   std::string target = path;

@@ -303,6 +303,13 @@ Status CheckPlan(const Plan& plan, const ModelConfig& config) {
                      plan.chunk_tokens, plan.moe_batch_tokens, kMaxContext);
   }
   NM_TRY(CheckAscending(plan.kv_buckets, "kv_buckets", true));
+  const bool has_attention =
+      std::ranges::any_of(plan.layers, [](const LayerPlan& l) { return l.attention == AttentionPlace::kNpu; });
+  // A prompt begins without earlier positions.
+  if (has_attention && (plan.kv_buckets.empty() || plan.kv_buckets[0] != 0)) {
+    return MakeError(Code::kInvalidArgument, "plan: kv_buckets begin with {}, wanted 0 as layers have attention on the npu",
+                     plan.kv_buckets.empty() ? "nothing" : fmt::format("{}", plan.kv_buckets[0]));
+  }
   for (uint32_t layer = 0; layer < config.n_layers; ++layer) {
     NM_TRY(CheckLayer(plan.layers[layer], layer, config.IsMoeLayer(layer) ? config.n_experts : 0));
   }

@@ -170,6 +170,12 @@ TEST(CheckPlan, WantsUsableGroupsAndLengths) {
   Plan buckets = Small();
   buckets.kv_buckets = {0, 128, 128};
   EXPECT_EQ(Problem(buckets), "plan: kv_buckets are not ascending at 128");
+  buckets.kv_buckets = {};
+  EXPECT_EQ(Problem(buckets), "plan: kv_buckets begin with nothing, wanted 0 as layers have attention on the npu");
+  buckets.kv_buckets = {128};
+  EXPECT_EQ(Problem(buckets), "plan: kv_buckets begin with 128, wanted 0 as layers have attention on the npu");
+  for (LayerPlan& layer : buckets.layers) layer.attention = AttentionPlace::kCpu;
+  EXPECT_EQ(Problem(buckets), "");
   Plan chunk = Small();
   chunk.chunk_tokens = 0;
   EXPECT_EQ(Problem(chunk), "plan: chunk_tokens 0 and moe_batch_tokens 1024, wanted above 0");

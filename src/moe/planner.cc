@@ -139,6 +139,10 @@ Status Planner::CheckRequest() const {
 }
 
 Status Planner::CheckStats() const {
+  if (stats_.top_k != config_.top_k) {
+    return MakeError(Code::kInvalidArgument, "routing statistics: {} experts a token, the model has {}", stats_.top_k,
+                     config_.top_k);
+  }
   if (stats_.n_experts != config_.n_experts || stats_.n_layers != config_.n_layers ||
       stats_.layers.size() != config_.n_layers) {
     return MakeError(Code::kInvalidArgument, "routing statistics: {} layers of {} experts, the model has {} of {}",

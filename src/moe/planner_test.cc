@@ -522,6 +522,10 @@ TEST(MakePlan, RefusesWhatItCannotPlan) {
   RoutingStats other = stats;
   other.n_experts = 8;
   EXPECT_EQ(message(other, Spec("m4"), {}), "routing statistics: 1 layers of 8 experts, the model has 1 of 4");
+  RoutingStats fewer = stats;
+  fewer.top_k = stats.top_k + 1;
+  EXPECT_EQ(message(fewer, Spec("m4"), {}), fmt::format("routing statistics: {} experts a token, the model has {}",
+                                                        fewer.top_k, config.top_k));
   NpuSpec narrow = Spec("m4");
   narrow.max_channels = 63;
   EXPECT_EQ(message(stats, narrow, {}), "npu m4: limit max_channels is 63, one expert has 64");

@@ -2,6 +2,7 @@
 #include "moe/routing_stats.h"
 
 #include <algorithm>
+#include <numeric>
 #include <cfloat>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -84,12 +85,58 @@ class LayerReader {
     NM_TRY_VAR(layer.co_activation, CoActivation(n));
     NM_TRY_VAR(layer.half_tokens, Rows("half_tokens", n == 0 ? 0 : 2, n));
     NM_TRY_VAR(layer.source_tokens, Rows("source_tokens", n == 0 ? 0 : stats_.sources.size(), n));
+    NM_TRY(CheckSums(layer));
     return layer;
   }
 
  private:
   Error Wrong(std::string_view field, std::string_view problem) const {
     return MakeError(Code::kCorruptFile, "{}: field '{}': {}", where_, field, problem);
+  }
+
+  // What was counted several ways must agree: numbers of an edited or mixed file would make a plan all the same.
+  Status CheckSums(const LayerRouting& layer) const {
+    if (layer.tokens.empty()) return Ok{};
+    const uint64_t wanted = stats_.n_tokens * stats_.top_k;
+    const uint64_t routed = std::accumulate(layer.tokens.begin(), layer.tokens.end(), uint64_t{0});
+    if (routed != wanted) {
+      return Wrong("tokens", fmt::format("{} in all, wanted {}, n_tokens times top_k", routed, wanted));
+    }
+    NM_TRY(CheckParts("half_tokens", layer.half_tokens, layer.tokens));
+    if (!layer.source_tokens.empty()) NM_TRY(CheckParts("source_tokens", layer.source_tokens, layer.tokens));
+    for (size_t length = 0; length < layer.loads.size(); ++length) NM_TRY(CheckLoads(layer.loads[length], length));
+    return Ok{};
+  }
+
+  Status CheckParts(std::string_view field, const std::vector<std::vector<uint64_t>>& parts,
+                    const std::vector<uint64_t>& whole) const {
+    for (size_t expert = 0; expert < whole.size(); ++expert) {
+      uint64_t sum = 0;
+      for (const auto& part : parts) sum += part[expert];
+      if (sum == whole[expert]) continue;
+      return Wrong(field, fmt::format("{} in all for expert {}, wanted its {} tokens", sum, expert, whole[expert]));
+    }
+    return Ok{};
+  }
+
+  // Every chunk has a load of every expert, and the loads of a chunk are its choices.
+  Status CheckLoads(const std::vector<LoadHistogram>& experts, size_t length) const {
+    uint64_t n_chunks = 0, rows = 0;
+    for (size_t expert = 0; expert < experts.size(); ++expert) {
+      uint64_t chunks = 0;
+      for (const auto& [load, count] : experts[expert]) {
+        chunks += count;
+        rows += load * count;
+      }
+      if (expert == 0) n_chunks = chunks;
+      if (chunks == n_chunks) continue;
+      return Wrong("loads", fmt::format("{} chunks of {} tokens for expert {}, wanted {} as for expert 0", chunks,
+                                        stats_.chunk_tokens[length], expert, n_chunks));
+    }
+    const uint64_t wanted = n_chunks * stats_.chunk_tokens[length] * stats_.top_k;
+    if (rows == wanted) return Ok{};
+    return Wrong("loads", fmt::format("{} rows in {} chunks of {} tokens, wanted {}", rows, n_chunks,
+                                      stats_.chunk_tokens[length], wanted));
   }
 
   Result<const json*> List(std::string_view field) const {

@@ -125,6 +125,13 @@ TEST(RoutingStats, RefuseNumbersBeyondTheirCaps) {
   refuses(P("/layers/0/half_tokens"), {{1, 2}}, "half_tokens");
   refuses(P("/layers/0/source_tokens/1"), {1}, "source_tokens");
   refuses(P("/layers/0/mean_output_norm/0"), -1, "mean_output_norm");
+  // What was counted several ways must agree.
+  refuses(P("/layers/0/tokens/0"), 7, "9 in all, wanted 8, n_tokens times top_k");
+  refuses(P("/n_tokens"), 9, "8 in all, wanted 9, n_tokens times top_k");
+  refuses(P("/layers/0/half_tokens/1/0"), 3, "7 in all for expert 0, wanted its 6 tokens");
+  refuses(P("/layers/0/source_tokens/0/1"), 2, "3 in all for expert 1, wanted its 2 tokens");
+  refuses(P("/layers/0/loads/0/1/0/1"), 1, "3 chunks of 2 tokens for expert 1, wanted 4 as for expert 0");
+  refuses(P("/layers/0/loads/1/1/1/0"), 3, "9 rows in 2 chunks of 4 tokens, wanted 8");
 }
 
 TEST(RoutingStats, EveryTruncationIsAnErrorNotACrash) {

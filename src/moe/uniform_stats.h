@@ -10,7 +10,8 @@
 
 namespace npumoe {
 
-// As if every token chose its experts at random and independently: all experts equally popular, loads binomial. Ranges
+// As if every token chose its experts at random and independently: all experts equally popular, loads binomial. Counts
+// agree on average only, so this is for planning and never goes to a file. Ranges
 // stay 0 (unknown). Empty for a dense model. `chunk_tokens` is ascending, each above 0.
 RoutingStats UniformStats(const ModelConfig& config, std::span<const uint32_t> chunk_tokens);
 

@@ -48,13 +48,5 @@ TEST(UniformStats, EndsOfTheRange) {
   EXPECT_TRUE(UniformStats(Experts(0, 0), one).layers.empty());
 }
 
-TEST(UniformStats, SurvivesAFile) {
-  const std::array<uint32_t, 2> lengths{32, 64};
-  const std::string text = ToJson(UniformStats(Experts(5, 2), lengths));
-  const auto read = ParseRoutingStats(text, "s");
-  ASSERT_TRUE(read.ok()) << read.error().message;
-  EXPECT_EQ(ToJson(*read), text);
-}
-
 }  // namespace
 }  // namespace npumoe

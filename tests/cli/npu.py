@@ -70,6 +70,11 @@ class Npu(Case):
         self.assertRegex(whole, r"(?m)^ +0 attention +1 ")
         self.assertRegex(whole, r"\(simulated on m2-max\)")
 
+    def test_a_trace_that_cannot_be_written_is_known_before_the_run(self):
+        path = self.dir / "no" / "such" / "trace.json"
+        self.fails(1, "trace.json: cannot write: No such file", "run", self.model, "-p", PROMPT, "-n", "2", "--npu", "sim:m4",
+                   "--trace", path)
+
     def test_trace_opens_as_chrome_events(self):
         path = self.dir / "trace.json"
         self.ok("run", self.model, "-p", PROMPT, "-n", "2", "--temp", "0", *NPU, "--placement", "base", "--npu-chunk",
