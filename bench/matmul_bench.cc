@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Speed of MatMul against the machine's multiply-add and read roofs, measured next to every sample.
-// matmul_bench [threads [part of a case name]], e.g. "matmul_bench 2 q4_0".
+// matmul_bench [threads [part of a case name [activation bits]]], e.g. "matmul_bench 2 q4_0 8".
 #include <fmt/format.h>
 
 #include <cmath>
@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/integer_strip.h"
 #include "kernels/matmul.h"
 #include "kernels/test_weights.h"
 #include "report.h"
@@ -40,8 +41,9 @@ void FillWeights(DType dtype, std::vector<std::byte>& pool, size_t n_bytes) {
   }
 }
 
-// The first and last outputs of every job against double.
-bool ResultsAreRight(std::span<const MatMulJob> jobs) {
+// The first and last outputs of every job against double. Activations of 8 bits are off by 1/254 of the largest of 32.
+bool ResultsAreRight(std::span<const MatMulJob> jobs, Activations activations) {
+  const double tolerance = activations == Activations::kInt8 ? 1e-2 : 1e-4;
   std::vector<float> w(jobs[0].x.cols);
   for (const MatMulJob& job : jobs) {
     for (const size_t n : {size_t{0}, job.y.cols - 1}) {
@@ -54,15 +56,21 @@ bool ResultsAreRight(std::span<const MatMulJob> jobs) {
           sum += product;
           magnitude += std::abs(product);
         }
-        if (!(std::abs(static_cast<double>(job.y.Row(m)[n]) - sum) <= 1e-4 * magnitude)) return false;
+        if (!(std::abs(static_cast<double>(job.y.Row(m)[n]) - sum) <= tolerance * magnitude)) return false;
       }
     }
   }
   return true;
 }
 
+// Of the instruction that does the multiplying: bytes for block formats where there is one, else f32.
+double MeasureRoof(DType dtype, ThreadPool& threads) {
+  const double int8 = HasIntegerStrip(dtype) ? MeasureInt8Roof(threads, kRoofSeconds) : 0.0;
+  return int8 > 0 ? int8 : MeasureFmaRoof(threads, kRoofSeconds);
+}
+
 // False if the results are wrong.
-bool RunCase(const Case& c, ThreadPool& threads, std::vector<std::byte>& pool) {
+bool RunCase(const Case& c, Activations activations, ThreadPool& threads, std::vector<std::byte>& pool) {
   const size_t matrix_bytes = c.n * RowBytes(c.dtype, c.k).value();
   const size_t set_bytes = c.n_jobs * matrix_bytes;
   const size_t n_sets = c.cold ? kPoolBytes / set_bytes : 1;
@@ -80,10 +88,10 @@ bool RunCase(const Case& c, ThreadPool& threads, std::vector<std::byte>& pool) {
                       MatView{y.f32() + job * c.m * c.n, c.m, c.n, c.n}});
     }
   };
-  MatMul matmul(threads, c.k);
+  MatMul matmul(threads, c.k, activations);
   use_set(0);
   matmul.Run(jobs);
-  if (!ResultsAreRight(jobs)) return false;
+  if (!ResultsAreRight(jobs, activations)) return false;
 
   const double flops = 2.0 * static_cast<double>(c.n_jobs * c.m * c.n * c.k);
   std::vector<double> rates, shares;
@@ -91,7 +99,7 @@ bool RunCase(const Case& c, ThreadPool& threads, std::vector<std::byte>& pool) {
     use_set((2 * sample) % n_sets);
     const double roof = c.cold
                             ? MeasureReadRoof(threads, pool.data() + (2 * sample + 1) % n_sets * set_bytes, set_bytes)
-                            : MeasureFmaRoof(threads, kRoofSeconds);
+                            : MeasureRoof(c.dtype, threads);
     const double seconds = Seconds(ClockFor(threads.n_threads()), [&] { matmul.Run(jobs); });
     const double rate = (c.cold ? static_cast<double>(set_bytes) : flops) / seconds;
     rates.push_back(rate);
@@ -132,12 +140,17 @@ int main(int argc, char** argv) {
   RequireRelease();
   const size_t n_threads = argc > 1 ? std::max<size_t>(1, std::strtoul(argv[1], nullptr, 10)) : 2;
   const std::string filter = argc > 2 ? argv[2] : "";
+  const Activations activations =
+      argc > 3 && std::string(argv[3]) == "16" ? Activations::kInt16 : Activations::kInt8;
   ThreadPool threads(n_threads);
   std::vector<std::byte> pool(kPoolBytes);
   fmt::print("{}\n", MachineLine(n_threads));
+  fmt::print("roofs: f32 {:.0f} GFLOP/s, bf16 {:.0f} GFLOP/s, int8 {:.0f} GOP/s\n",
+             MeasureFmaRoof(threads, 0.1) * 1e-9, MeasureBf16Roof(threads, 0.1) * 1e-9,
+             MeasureInt8Roof(threads, 0.1) * 1e-9);
   for (const Case& c : AllCases()) {
     if (std::string(c.name).find(filter) == std::string::npos) continue;
-    if (!RunCase(c, threads, pool)) {
+    if (!RunCase(c, activations, threads, pool)) {
       fmt::print("{}: wrong results\n", c.name);
       return 1;
     }

@@ -13,6 +13,10 @@ namespace npumoe {
 // pool, with the SIMD target the kernels use. Takes about `seconds`.
 double MeasureFmaRoof(ThreadPool& pool, double seconds);
 
+// The same for dot products of bytes (AVX-512 VNNI, not AMX) and of bf16 pairs (AVX512-BF16). 0 where the CPU has none.
+double MeasureInt8Roof(ThreadPool& pool, double seconds);
+double MeasureBf16Roof(ThreadPool& pool, double seconds);
+
 // Bytes per second of reading [data, data + n_bytes) once, split over all threads of the pool.
 double MeasureReadRoof(ThreadPool& pool, const std::byte* data, size_t n_bytes);
 

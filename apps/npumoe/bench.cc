@@ -29,7 +29,7 @@ constexpr double kMaxCheckKl = 1e-3;
 struct BenchFlags {
   std::vector<std::string> models, prompts, gens, pairs, depths, threads, ubatches;
   std::string type_k = "f16", type_v = "f16", format = "md";
-  uint32_t batch = 2048, repetitions = 5;
+  uint32_t batch = 2048, repetitions = 5, activation_bits = 0;
   double delay_seconds = 0;
   bool json = false, no_warmup = false, phimoe_llama_cpp = false;
 
@@ -48,6 +48,7 @@ struct BenchFlags {
     app.add_option("-b,--batch-size", batch, "upper limit of -ub [2048]")->check(CLI::Range(1u, kMaxChunkTokens));
     app.add_option("--cache-type-k", type_k, "-ctk: type of the KV cache, f16 or f32; give -ctv the same");
     app.add_option("--cache-type-v", type_v, "-ctv: see -ctk");
+    app.add_option("--activation-bits", activation_bits, kActivationBitsText)->check(CLI::IsMember({8u, 16u}));
     app.add_option("-r,--repetitions", repetitions, "timed runs of each test [5]")->check(CLI::Range(1u, 10000u));
     app.add_option("--delay", delay_seconds, "seconds to rest before each test")->check(CLI::Range(0.0, 3600.0));
     app.add_flag("--no-warmup", no_warmup, "no untimed run before the timed ones");
@@ -299,6 +300,7 @@ Status RunAll(const BenchFlags& flags, const BenchPlan& plan) {
         options.context_tokens = plan.context_tokens;
         options.chunk_tokens = ubatch;
         options.kv_type = plan.kv_type;
+        options.activation_bits = flags.activation_bits;
         options.phimoe_llama_cpp = flags.phimoe_llama_cpp;
         status = RunConfiguration(path, flags, plan, options, is_first, worst_kl);
       }

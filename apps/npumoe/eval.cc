@@ -79,6 +79,7 @@ int Run(const EvalFlags& flags, const EngineOptions& options, const std::string&
   if (flags.npu.wanted()) {
     EngineOptions on_cpu = options;
     on_cpu.npu = {};
+    if (on_cpu.activation_bits == 0) on_cpu.activation_bits = 16;  // what the CPU does beside an NPU
     auto opened = OpenEngine(flags.engine.model(), on_cpu);
     if (!opened) return FailWith(opened.error());
     exact.emplace(std::move(*opened));

@@ -253,6 +253,9 @@ void EngineFlags::AddTo(CLI::App& app) {
   auto* type_v = app.add_option("--cache-type-v", type_v_, "-ctv: see -ctk");
   type_v->take_last()->group(group);
   BindEnvironment(type_v, "CACHE_TYPE_V");
+  auto* bits = app.add_option("--activation-bits", activation_bits_, kActivationBitsText);
+  bits->take_last()->check(CLI::IsMember({8u, 16u}))->group(group);
+  BindEnvironment(bits, "ACTIVATION_BITS");
   app.add_option("--tokenizer-pre", tokenizer_pre_,
                  "split rules of the tokenizer where the file's name for them is unknown")
       ->take_last()
@@ -272,6 +275,7 @@ Result<EngineOptions> EngineFlags::Options() const {
   options.context_tokens = context_tokens_;
   options.chunk_tokens = std::min(batch_, ubatch_);
   options.kv_type = *kv_type;
+  options.activation_bits = activation_bits_;
   options.phimoe_llama_cpp = phimoe_llama_cpp_;
   options.tokenizer_pre = tokenizer_pre_;
   return options;

@@ -30,7 +30,7 @@ class EngineFlags {
  private:
   std::string model_, type_k_ = "f16", type_v_ = "f16", tokenizer_pre_;
   int32_t n_threads_ = -1;
-  uint32_t context_tokens_ = 0, batch_ = 2048, ubatch_ = 512;
+  uint32_t activation_bits_ = 0, context_tokens_ = 0, batch_ = 2048, ubatch_ = 512;
   bool phimoe_llama_cpp_ = false;
 };
 
@@ -51,6 +51,9 @@ Result<Engine> OpenEngine(const std::string& path, const EngineOptions& options)
 // An error that lists the built-in formats, unless `name` is one of them or empty.
 Status CheckChatFormat(std::string_view name);
 
+// What --activation-bits says in the help.
+inline constexpr const char kActivationBitsText[] =
+    "8: fast, as exact as llama.cpp; 16: close to f32; of activations that meet quantized weights [8, beside an NPU 16]";
 // "f16" or "f32" for -ctk and -ctv; both must say the same.
 Result<KvType> ParseKvType(const std::string& type_k, const std::string& type_v);
 // 0 for "all cores" spelled -1 or 0; an error above kMaxThreads or below -1.

@@ -12,8 +12,8 @@ namespace npumoe {
 
 // One thread at a time.
 struct Compute {
-  Compute(size_t n_threads, size_t max_inner, size_t head_dim)
-      : pool(n_threads), matmul(pool, max_inner), attention(pool, head_dim) {}
+  Compute(size_t n_threads, size_t max_inner, size_t head_dim, Activations activations)
+      : pool(n_threads), matmul(pool, max_inner, activations), attention(pool, head_dim) {}
 
   // body(row) for every row, a few rows per task; few rows run inline, where waking threads costs more than it saves.
   template <typename Body>

@@ -9,6 +9,7 @@
 #include "engine/forward.h"
 #include "engine/kv_cache.h"
 #include "engine/npu_setup.h"
+#include "engine/options.h"
 #include "engine/system.h"
 #include "format/tokenizer.h"
 #include "model/weights.h"
@@ -22,7 +23,7 @@ struct Engine::Impl {
         model(std::move(m)),
         tokenizer(std::move(t)),
         info(std::move(i)),
-        forward(model, options.n_threads, LongestChunk(options, setup)) {
+        forward(model, options.n_threads, LongestChunk(options, setup), ActivationsOf(options)) {
     if (!setup) return;
     plan_source = std::move(setup->plan_source);
     npu = std::make_unique<NpuLayers>(model, std::move(setup->plan), std::move(setup->device), forward.compute(),

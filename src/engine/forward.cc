@@ -19,11 +19,11 @@ size_t MaxInner(const ModelConfig& config) {
 
 }  // namespace
 
-Forward::Forward(const Model& model, size_t n_threads, size_t max_chunk_tokens)
+Forward::Forward(const Model& model, size_t n_threads, size_t max_chunk_tokens, Activations activations)
     : config_(model.config()),
       weights_(model.weights()),
       max_chunk_tokens_(max_chunk_tokens),
-      compute_(n_threads, MaxInner(config_), config_.head_dim),
+      compute_(n_threads, MaxInner(config_), config_.head_dim, activations),
       attention_(config_, compute_, max_chunk_tokens),
       ffn_(config_, compute_, max_chunk_tokens),
       short_rope_(RopeTable::Make(config_.rope_dim, config_.rope_theta, config_.rope_short_factors,

@@ -27,6 +27,10 @@ uint32_t DefaultContext(const ModelConfig& config, DType dtype) {
 
 }  // namespace
 
+Activations ActivationsOf(const EngineOptions& options) {
+  return options.activation_bits == 8 ? Activations::kInt8 : Activations::kInt16;
+}
+
 DType KvDType(KvType type) { return type == KvType::kF16 ? DType::kF16 : DType::kF32; }
 
 Result<EngineOptions> FillDefaults(const EngineOptions& options, const ModelConfig& config) {
@@ -34,6 +38,10 @@ Result<EngineOptions> FillDefaults(const EngineOptions& options, const ModelConf
   if (filled.n_threads == 0) filled.n_threads = CoreCount();
   if (filled.n_threads > kMaxThreads) {
     return MakeError(Code::kInvalidArgument, "threads: {} is too many, wanted 1..{}", filled.n_threads, kMaxThreads);
+  }
+  if (filled.activation_bits == 0) filled.activation_bits = options.npu.device.empty() ? 8 : 16;
+  if (filled.activation_bits != 8 && filled.activation_bits != 16) {
+    return MakeError(Code::kInvalidArgument, "activation bits: {}, wanted 8 or 16", filled.activation_bits);
   }
   if (filled.context_tokens == 0) filled.context_tokens = DefaultContext(config, KvDType(options.kv_type));
   if (filled.context_tokens > kMaxContext) {

@@ -2,6 +2,7 @@
 // Options of an engine, checked and with their defaults.
 #pragma once
 
+#include "kernels/activations.h"
 #include "model/config.h"
 #include "npumoe/engine.h"
 #include "tensor/dtype.h"
@@ -9,6 +10,7 @@
 namespace npumoe {
 
 DType KvDType(KvType type);
+Activations ActivationsOf(const EngineOptions& options);  // after FillDefaults
 
 // 0s replaced by what this machine and model suggest. kInvalidArgument names the option that is out of range.
 Result<EngineOptions> FillDefaults(const EngineOptions& options, const ModelConfig& config);

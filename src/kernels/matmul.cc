@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "kernels/int16_strip.h"
+#include "kernels/integer_strip.h"
 #include "kernels/strip.h"
 
 namespace npumoe {
@@ -37,13 +37,13 @@ size_t CeilDiv(size_t a, size_t b) { return (a + b - 1) / b; }
 // Parts of n of at most `most`, nearly equal, multiples of `step` but for the last.
 size_t EvenPart(size_t n, size_t most, size_t step) { return CeilDiv(CeilDiv(n, CeilDiv(n, most)), step) * step; }
 
-Cut CutJob(const MatMulJob& job, size_t fineness) {
+Cut CutJob(const MatMulJob& job, Activations activations, size_t fineness) {
   const size_t m = job.x.rows, n = job.y.cols;
   if (m == 0 || n == 0) return {};
   Cut cut = {};
-  if (HasInt16Strip(job.w.dtype)) {
-    cut.panel_rows = EvenPart(m, kInt16PanelRows, kInt16PanelStep);
-    cut.strip_rows = EvenPart(n, kMaxInt16StripRows >> fineness, kInt16StripStep);
+  if (HasIntegerStrip(job.w.dtype)) {
+    cut.panel_rows = EvenPart(m, IntegerPanelRows(activations), kIntegerPanelStep);
+    cut.strip_rows = EvenPart(n, kMaxIntegerStripRows >> fineness, kIntegerStripStep);
   } else {  // a strip of decoded weights is kept for all activations
     cut.panel_rows = m;
     cut.strip_rows = kStripRows >> std::min(fineness, kFinestF32);
@@ -79,13 +79,15 @@ Scratch MakeScratch(size_t n) { return Scratch(new (std::align_val_t{64}) float[
 struct MatMul::Impl {
   ThreadPool& pool;  // borrowed from the caller of the constructor
   size_t max_inner;
+  Activations activations;
   size_t scratch_floats;         // per thread, for either path
   std::vector<Scratch> scratch;  // [n_threads]
   std::vector<Cursor> cursors;   // [n_threads]
 };
 
-MatMul::MatMul(ThreadPool& pool, size_t max_inner) : impl_(new Impl{pool, max_inner, 0, {}, {}}) {
-  impl_->scratch_floats = std::max(kStripScratchFloats, Int16ScratchFloats(max_inner));
+MatMul::MatMul(ThreadPool& pool, size_t max_inner, Activations activations)
+    : impl_(new Impl{pool, max_inner, activations, 0, {}, {}}) {
+  impl_->scratch_floats = std::max(kStripScratchFloats, IntegerScratchFloats(max_inner, activations));
   for (size_t thread = 0; thread < pool.n_threads(); ++thread) {
     impl_->scratch.push_back(MakeScratch(impl_->scratch_floats));
   }
@@ -105,24 +107,24 @@ void MatMul::Run(std::span<const MatMulJob> jobs) {
   size_t n_tasks = 0;
   while (true) {
     n_tasks = 0;
-    for (const MatMulJob& job : jobs) n_tasks += CutJob(job, fineness).n_tasks();
+    for (const MatMulJob& job : jobs) n_tasks += CutJob(job, impl.activations, fineness).n_tasks();
     if (n_tasks >= kTasksPerThread * impl.pool.n_threads() || fineness == kFinest) break;
     ++fineness;
   }
   std::fill(impl.cursors.begin(), impl.cursors.end(), Cursor{});
   impl.pool.ParallelFor(n_tasks, [&](size_t task, size_t thread) {
     Cursor& cursor = impl.cursors[thread];
-    Cut cut = CutJob(jobs[cursor.job], fineness);
+    Cut cut = CutJob(jobs[cursor.job], impl.activations, fineness);
     while (task - cursor.first_task >= cut.n_tasks()) {
       cursor.first_task += cut.n_tasks();
       ++cursor.job;
-      cut = CutJob(jobs[cursor.job], fineness);
+      cut = CutJob(jobs[cursor.job], impl.activations, fineness);
     }
     const MatMulJob& job = jobs[cursor.job];
     StripArgs args = TaskOf(job, cut, task - cursor.first_task);
     args.scratch = impl.scratch[thread].get();
-    if (HasInt16Strip(job.w.dtype)) {
-      RunInt16Strip(args);
+    if (HasIntegerStrip(job.w.dtype)) {
+      RunIntegerStrip(args, impl.activations);
     } else {
       RunStrip(args);
     }

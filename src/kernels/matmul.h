@@ -7,6 +7,7 @@
 #include <span>
 
 #include "base/thread_pool.h"
+#include "kernels/activations.h"
 #include "tensor/tensor.h"
 
 namespace npumoe {
@@ -26,15 +27,16 @@ struct MatMulJob {
 // How it is computed, and |y - exact|, where eps = 2^-24 and w are the weights' values as DequantizeRow gives them:
 // * F32, F16, BF16, Q2_K, Q3_K, IQ4_XS everywhere, and every type without AVX-512 VNNI (Highway's AVX3_DL): f32
 //   multiply-adds of decoded weights. At most K * eps * sum |x w|.
-// * Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, IQ4_NL, MXFP4 with AVX-512 VNNI: x as 16-bit integers with one
-//   scale per 32 elements, exact integer sums, f32 sums of groups (definition in int16_strip.h). At most
-//   0.51 / 32639 * sum |w| max|x of w's 32| + (3 K / g + 2) * eps * sum |x| (|w| + 2 |m|), where g is the number of
-//   weights under one scale (Q6_K 16, else 32) and m their offset (0 for formats without). Activations below 1e-30 may
-//   count as zero, above 1e34 they may overflow. The first term is 1/257 of what 8-bit activations would cost.
+// * Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, IQ4_NL, MXFP4 with AVX-512 VNNI: x as integers with one scale per
+//   32 elements, exact integer sums, f32 sums of groups (definition in integer_strip.h). At most
+//   0.51 / L * sum |w| max|x of w's 32| + (3 K / g + 2) * eps * sum |x| (|w| + 2 |m|), where L is 127 for 8 bits and
+//   32639 for 16, g the number of weights under one scale (Q6_K 16, else 32) and m their offset (0 for formats
+//   without). Activations below 1e-30 may count as zero, above 1e33 they may overflow. The errors of x are independent
+//   of each other, so a sum's is of the order of the square root of its terms, not of their number.
 class MatMul {
  public:
   // `max_inner` is the largest K of any later job.
-  MatMul(ThreadPool& pool, size_t max_inner);
+  MatMul(ThreadPool& pool, size_t max_inner, Activations activations);
   ~MatMul();
   MatMul(const MatMul&) = delete;
   MatMul& operator=(const MatMul&) = delete;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Test program: writes log p(next token) after each token of a sequence as raw f64, [tokens, vocab_size].
-// usage: log_probs MODEL OUT TOKEN,TOKEN,... [chunk N] [threads N] [context N] [kv f16] [phimoe-llama-cpp]
+// usage: log_probs MODEL OUT TOKEN,TOKEN,... [chunk N] [threads N] [context N] [kv f16] [bits 8|16] [phimoe-llama-cpp]
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -57,6 +57,8 @@ int main(int argc, char** argv) {
       options.chunk_tokens = static_cast<uint32_t>(std::atoi(value()));
     else if (std::strcmp(argv[i], "threads") == 0)
       options.n_threads = static_cast<uint32_t>(std::atoi(value()));
+    else if (std::strcmp(argv[i], "bits") == 0)
+      options.activation_bits = static_cast<uint32_t>(std::atoi(value()));
     else if (std::strcmp(argv[i], "context") == 0)
       options.context_tokens = static_cast<uint32_t>(std::atoi(value()));
     else if (std::strcmp(argv[i], "kv") == 0)

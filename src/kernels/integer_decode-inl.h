@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights for the 16-bit integer path: 16 rows side by side, one per lane. See int16_strip.h. AVX-512 only.
+// Weights for the integer path: 16 rows side by side, one per lane. See integer_strip.h. AVX-512 only.
 
 // Per-target include guard.
-#if defined(NPUMOE_KERNELS_INT16_DECODE_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef NPUMOE_KERNELS_INT16_DECODE_INL_H_
-#undef NPUMOE_KERNELS_INT16_DECODE_INL_H_
+#if defined(NPUMOE_KERNELS_INTEGER_DECODE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef NPUMOE_KERNELS_INTEGER_DECODE_INL_H_
+#undef NPUMOE_KERNELS_INTEGER_DECODE_INL_H_
 #else
-#define NPUMOE_KERNELS_INT16_DECODE_INL_H_
+#define NPUMOE_KERNELS_INTEGER_DECODE_INL_H_
 #endif
 
 #include <cstddef>

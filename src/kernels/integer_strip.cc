@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/integer_strip.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "base/check.h"
+
+#define HWY_WANT_AVX3_DL
+#include "kernels/simd_targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/integer_strip.cc"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+#include "kernels/integer_decode-inl.h"
+#include "kernels/integer_tile-inl.h"
+
+#if HWY_TARGET == HWY_AVX3_DL
+
+HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512vnni")
+namespace npumoe {
+namespace HWY_NAMESPACE {
+
+// Blocks from one row of x to the next: one more than there are, or rows of a power of two would share a cache set.
+size_t Pitch(size_t n_blocks) { return n_blocks + 1; }
+
+// Everything RunIntegerStrip keeps in its scratch.
+template <int kBytes>
+struct Scratch {
+  XBlock<kBytes>* x;  // [panel rows, Pitch(K)]
+  Slab slabs[kSlabs];
+  std::byte* tail;  // 16 rows of one piece, for a slab that hangs over the end of the weights
+};
+constexpr size_t kSlabFloats = kMaxSlabBlocks * (512 / sizeof(float) + 4 * kSlabRows);
+constexpr size_t kTailFloats = kSlabRows * kMaxSlabBlocks * sizeof(BlockQ8_0) / sizeof(float);
+
+template <int kBytes>
+Scratch<kBytes> LayOut(float* scratch) {
+  Scratch<kBytes> out;
+  for (Slab& slab : out.slabs) {
+    slab.codes = reinterpret_cast<uint8_t*>(scratch);
+    slab.scales = scratch + kMaxSlabBlocks * 512 / sizeof(float);
+    slab.offsets = slab.scales + kMaxSlabBlocks * 2 * kSlabRows;
+    scratch += kSlabFloats;
+  }
+  out.tail = reinterpret_cast<std::byte*>(scratch);
+  out.x = reinterpret_cast<XBlock<kBytes>*>(scratch + kTailFloats);
+  return out;
+}
+
+// Rows [first, first + n_rows) of w, n_rows <= 16, over n_blocks 32-element blocks from block k0 on.
+template <typename Block>
+void DecodeSlab(const StripArgs& args, size_t first, size_t n_rows, size_t k0, size_t n_blocks, std::byte* tail,
+                const Slab& slab) {
+  constexpr size_t kPer = Format<Block>::kElems / 32;
+  SlabRows rows = {args.w.data + first * args.row_bytes + k0 / kPer * sizeof(Block), args.row_bytes};
+  size_t rows_ahead = kIntegerStripStep;
+  if (n_rows < kSlabRows) {
+    rows_ahead = 0;
+    const size_t bytes = n_blocks / kPer * sizeof(Block);
+    for (size_t r = 0; r < kSlabRows; ++r) {
+      std::memcpy(tail + r * bytes, rows.first + std::min(r, n_rows - 1) * rows.stride, bytes);
+    }
+    rows = {tail, bytes};
+  }
+  if constexpr (kPer == 1) {
+    DecodeSlab32<Block>(rows, n_blocks, rows_ahead, slab);
+  } else {
+    DecodeSlab256<Block>(rows, n_blocks, rows_ahead, slab);
+  }
+}
+
+template <typename Block, int kBytes>
+void MultiplyColumns(const StripArgs& args, const Scratch<kBytes>& scratch, size_t first, size_t n_cols) {
+  constexpr int kGroups = Format<Block>::kGroups;
+  constexpr bool kOffset = Format<Block>::kOffset;
+  const size_t all_blocks = args.x.cols / 32;
+  Tile<kBytes> tile = {};
+  for (size_t s = 0; s < kSlabs; ++s) {
+    const size_t left = n_cols > kSlabRows * s ? n_cols - kSlabRows * s : 0;
+    tile.columns[s] = static_cast<__mmask16>(left >= kSlabRows ? 0xffffu : (1u << left) - 1u);
+    const Slab& slab = scratch.slabs[left == 0 ? 0 : s];  // a slab that does not exist is the first again
+    tile.codes[s] = slab.codes;
+    tile.scales[s] = slab.scales;
+    tile.offsets[s] = slab.offsets;
+  }
+  for (size_t k0 = 0; k0 == 0 || k0 < all_blocks; k0 += kMaxSlabBlocks) {
+    tile.n_blocks = std::min(kMaxSlabBlocks, all_blocks - k0);
+    tile.add = k0 != 0;
+    for (size_t s = 0; s < kSlabs && kSlabRows * s < n_cols; ++s) {
+      DecodeSlab<Block>(args, first + kSlabRows * s, std::min(kSlabRows, n_cols - kSlabRows * s), k0, tile.n_blocks,
+                        scratch.tail, scratch.slabs[s]);
+    }
+    for (size_t row = 0; row < args.x.rows;) {
+      const size_t rows = std::min(args.x.rows - row, kTileRows);
+      for (size_t r = 0; r < rows; ++r) {
+        tile.x[r] = scratch.x + (row + r) * Pitch(all_blocks) + k0;
+        tile.y[r] = args.y.Row(row + r) + first;
+      }
+      switch (rows) {
+        case 1:
+          MultiplyTile<1, kGroups, kOffset>(tile);
+          break;
+        case 2:
+          MultiplyTile<2, kGroups, kOffset>(tile);
+          break;
+        case 3:
+          MultiplyTile<3, kGroups, kOffset>(tile);
+          break;
+        case 4:
+          MultiplyTile<4, kGroups, kOffset>(tile);
+          break;
+        case 5:
+          MultiplyTile<5, kGroups, kOffset>(tile);
+          break;
+        default:
+          MultiplyTile<6, kGroups, kOffset>(tile);
+          break;
+      }
+      row += rows;
+    }
+  }
+}
+
+template <typename Block, int kBytes>
+HWY_NOINLINE void MultiplyStrip(const StripArgs& args) {
+  NM_DCHECK(args.x.rows <= IntegerPanelRows(kBytes == 1 ? Activations::kInt8 : Activations::kInt16));
+  const size_t n_blocks = args.x.cols / 32;
+  const Scratch<kBytes> scratch = LayOut<kBytes>(args.scratch);
+  for (size_t r = 0; r < args.x.rows; ++r) {
+    const float* x = args.x.Row(r);
+    XBlock<kBytes>* out = scratch.x + r * Pitch(n_blocks);
+    for (size_t b = 0; b < n_blocks; ++b) {
+      QuantizeBlock<Format<Block>::kGroups>(x + 32 * b, Format<Block>::kZero, out + b);
+    }
+  }
+  for (size_t n = 0; n < args.n_rows; n += kIntegerStripStep) {
+    MultiplyColumns<Block, kBytes>(args, scratch, args.first + n, std::min(kIntegerStripStep, args.n_rows - n));
+  }
+}
+
+template <int kBytes>
+void RunStripOf(const StripArgs& args) {
+  switch (args.w.dtype) {
+    case DType::kQ8_0:
+      return MultiplyStrip<BlockQ8_0, kBytes>(args);
+    case DType::kQ4_0:
+      return MultiplyStrip<BlockQ4_0, kBytes>(args);
+    case DType::kQ4_1:
+      return MultiplyStrip<BlockQ4_1, kBytes>(args);
+    case DType::kQ5_0:
+      return MultiplyStrip<BlockQ5_0, kBytes>(args);
+    case DType::kQ5_1:
+      return MultiplyStrip<BlockQ5_1, kBytes>(args);
+    case DType::kQ4_K:
+      return MultiplyStrip<BlockQ4K, kBytes>(args);
+    case DType::kQ5_K:
+      return MultiplyStrip<BlockQ5K, kBytes>(args);
+    case DType::kQ6_K:
+      return MultiplyStrip<BlockQ6K, kBytes>(args);
+    case DType::kIQ4_NL:
+      return MultiplyStrip<BlockIQ4NL, kBytes>(args);
+    case DType::kMXFP4:
+      return MultiplyStrip<BlockMXFP4, kBytes>(args);
+    default:
+      NM_CHECK(false && "HasIntegerStrip said no");
+  }
+}
+
+void RunIntegerStripTarget(const StripArgs& args, Activations activations) {
+  activations == Activations::kInt8 ? RunStripOf<1>(args) : RunStripOf<2>(args);
+}
+
+bool HasIntegerStripTarget(DType dtype) {
+  switch (dtype) {
+    case DType::kQ8_0:
+    case DType::kQ4_0:
+    case DType::kQ4_1:
+    case DType::kQ5_0:
+    case DType::kQ5_1:
+    case DType::kQ4_K:
+    case DType::kQ5_K:
+    case DType::kQ6_K:
+    case DType::kIQ4_NL:
+    case DType::kMXFP4:
+      return true;
+    default:
+      return false;
+  }
+}
+
+size_t IntegerScratchFloatsTarget(size_t max_inner, Activations activations) {
+  const size_t block = activations == Activations::kInt8 ? sizeof(XBlock<1>) : sizeof(XBlock<2>);
+  return kSlabs * kSlabFloats + kTailFloats +
+         IntegerPanelRows(activations) * Pitch(max_inner / 32) * block / sizeof(float);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace npumoe
+HWY_POP_ATTRIBUTES
+
+#else
+
+HWY_BEFORE_NAMESPACE();
+namespace npumoe {
+namespace HWY_NAMESPACE {
+
+void RunIntegerStripTarget(const StripArgs&, Activations) { NM_CHECK(false && "HasIntegerStrip said no"); }
+bool HasIntegerStripTarget(DType) { return false; }
+size_t IntegerScratchFloatsTarget(size_t, Activations) { return 0; }
+
+}  // namespace HWY_NAMESPACE
+}  // namespace npumoe
+HWY_AFTER_NAMESPACE();
+
+#endif  // HWY_AVX3_DL
+
+#if HWY_ONCE
+namespace npumoe {
+
+HWY_EXPORT(RunIntegerStripTarget);
+HWY_EXPORT(HasIntegerStripTarget);
+HWY_EXPORT(IntegerScratchFloatsTarget);
+
+bool HasIntegerStrip(DType dtype) { return HWY_DYNAMIC_DISPATCH(HasIntegerStripTarget)(dtype); }
+size_t IntegerScratchFloats(size_t max_inner, Activations activations) {
+  return HWY_DYNAMIC_DISPATCH(IntegerScratchFloatsTarget)(max_inner, activations);
+}
+void RunIntegerStrip(const StripArgs& args, Activations activations) {
+  HWY_DYNAMIC_DISPATCH(RunIntegerStripTarget)(args, activations);
+}
+
+}  // namespace npumoe
+#endif  // HWY_ONCE
