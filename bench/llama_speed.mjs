@@ -19,7 +19,8 @@ const context = await model.createContext({
     contextSize: Number(nPrompt) + Number(nDecode) + 64, batchSize: 512, threads: Number(threads), sequences: 1
 });
 const sequence = context.getSequence();
-const tokens = (n) => Array.from({length: n}, (_, i) => 300 + (i * 7919) % 20000);
+// Ids that the smallest vocabulary in use has (8192); none twice in 7681.
+const tokens = (n) => Array.from({length: n}, (_, i) => 300 + (i * 7919) % 7681);
 
 await sequence.evaluateWithoutGeneratingNewTokens(tokens(32)); // warm-up
 await sequence.clearHistory();

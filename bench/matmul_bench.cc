@@ -140,14 +140,12 @@ int main(int argc, char** argv) {
   RequireRelease();
   const size_t n_threads = argc > 1 ? std::max<size_t>(1, std::strtoul(argv[1], nullptr, 10)) : 2;
   const std::string filter = argc > 2 ? argv[2] : "";
-  const Activations activations =
-      argc > 3 && std::string(argv[3]) == "16" ? Activations::kInt16 : Activations::kInt8;
+  const Activations activations = argc > 3 && std::string(argv[3]) == "16" ? Activations::kInt16 : Activations::kInt8;
   ThreadPool threads(n_threads);
   std::vector<std::byte> pool(kPoolBytes);
   fmt::print("{}\n", MachineLine(n_threads));
-  fmt::print("roofs: f32 {:.0f} GFLOP/s, bf16 {:.0f} GFLOP/s, int8 {:.0f} GOP/s\n",
-             MeasureFmaRoof(threads, 0.1) * 1e-9, MeasureBf16Roof(threads, 0.1) * 1e-9,
-             MeasureInt8Roof(threads, 0.1) * 1e-9);
+  fmt::print("roofs: f32 {:.0f} GFLOP/s, bf16 {:.0f} GFLOP/s, int8 {:.0f} GOP/s\n", MeasureFmaRoof(threads, 0.1) * 1e-9,
+             MeasureBf16Roof(threads, 0.1) * 1e-9, MeasureInt8Roof(threads, 0.1) * 1e-9);
   for (const Case& c : AllCases()) {
     if (std::string(c.name).find(filter) == std::string::npos) continue;
     if (!RunCase(c, activations, threads, pool)) {

@@ -53,7 +53,8 @@ Status CheckChatFormat(std::string_view name);
 
 // What --activation-bits says in the help.
 inline constexpr const char kActivationBitsText[] =
-    "8: fast, as exact as llama.cpp; 16: close to f32; of activations that meet quantized weights [8, beside an NPU 16]";
+    "8: fast, as exact as llama.cpp; 16: close to f32; of activations that meet quantized weights [8, beside an NPU "
+    "16]";
 // "f16" or "f32" for -ctk and -ctv; both must say the same.
 Result<KvType> ParseKvType(const std::string& type_k, const std::string& type_v);
 // 0 for "all cores" spelled -1 or 0; an error above kMaxThreads or below -1.

@@ -22,8 +22,8 @@ enum class KvType { kF16, kF32 };
 
 // Prompts on an NPU; decode stays on the CPU.
 struct NpuOptions {
-  // "sim:m2-max": a simulated NPU, computes here and keeps a virtual clock. "coreml", "coreml:gpu", "coreml:cpu": Core ML
-  // with the Neural Engine, the GPU or the CPU. Empty = CPU only.
+  // "sim:m2-max": a simulated NPU, computes here and keeps a virtual clock. "coreml", "coreml:gpu", "coreml:cpu": Core
+  // ML with the Neural Engine, the GPU or the CPU. Empty = CPU only.
   std::string device;
   std::string plan_path;   // empty = the model's own plan (SidecarPath) when it has one for this NPU, or else made now
   std::string stats_path;  // routing statistics that the plan must stand on; empty = the model's own, if there are any
@@ -31,9 +31,9 @@ struct NpuOptions {
   PlanOptions plan;        // for a plan made now; its npu is the device's
   std::string mode;        // overrides the plan's overflow mode; empty = the plan's
   // Core ML only:
-  std::string spec;          // whose numbers to plan with, a name of DescribeNpus(); empty = this machine's
-  std::string cache_folder;  // of compiled programs; empty = DefaultCacheFolder()
-  uint64_t cache_bytes = 0;  // 0 = kDefaultCacheBytes
+  std::string spec;              // whose numbers to plan with, a name of DescribeNpus(); empty = this machine's
+  std::string cache_folder;      // of compiled programs; empty = DefaultCacheFolder()
+  uint64_t cache_bytes = 0;      // 0 = kDefaultCacheBytes
   double keep_warm_seconds = 0;  // the NPU is kept awake for so long after its last use; 0 = never
   // Command that new packages are compiled and tried with, in a process of its own: it gets PACKAGE COMPILED UNITS and
   // calls CompilePackage. Empty: in this process, which a package that kills Core ML would end.

@@ -74,9 +74,16 @@ TEST_P(TinyModel, ChunkLengthAndThreadsDoNotChangeABit) {
 
 TEST_P(TinyModel, QuantizedWeightsKeepTheSamePromise) {
   const std::string path = Path(GetParam(), "q4_0");
-  const auto whole = AllLogits(path, Options(512, 2), 70);
-  EXPECT_EQ(AllLogits(path, Options(1, 1), 70), whole);
-  EXPECT_EQ(AllLogits(path, Options(33, 4), 70), whole);
+  for (const uint32_t bits : {8u, 16u}) {
+    const auto run = [&](uint32_t chunk, uint32_t threads) {
+      EngineOptions options = Options(chunk, threads);
+      options.activation_bits = bits;
+      return AllLogits(path, options, 130);
+    };
+    const auto whole = run(512, 2);
+    EXPECT_EQ(run(1, 1), whole) << bits;
+    EXPECT_EQ(run(33, 4), whole) << bits;
+  }
 }
 
 TEST_P(TinyModel, TokenByTokenEqualsOnePrompt) {
@@ -167,7 +174,9 @@ TEST_F(OneModel, LongRopeDependsOnTheLengthReachedNotOnTheWayThere) {
 
 TEST_F(OneModel, RefusesOptionsOutOfRange) {
   const std::string path = Path("tiny-qwen3moe");
-  for (const EngineOptions& options : {Options(1u << 20, 1), Options(16, 100000), Options(16, 1, 1u << 30)}) {
+  EngineOptions odd_bits = Options(16, 1);
+  odd_bits.activation_bits = 12;
+  for (const EngineOptions& options : {Options(1u << 20, 1), Options(16, 100000), Options(16, 1, 1u << 30), odd_bits}) {
     const auto engine = Engine::Open(path, options);
     ASSERT_FALSE(engine.ok());
     EXPECT_EQ(engine.error().code, Code::kInvalidArgument);

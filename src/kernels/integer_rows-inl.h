@@ -36,10 +36,10 @@ template <>
 struct alignas(64) XBlock<1> {
   static constexpr float kMax = 127.0f;
   int8_t high[32];
-  float scale;         // its two lowest bits are 0, so that kMagic * scale is exact
-  float magic;         // kMagic * scale
-  float sum[2];        // scale * sum of high over each group
-  int32_t start[2];    // bits of kMagic, minus zero * sum of high over each group
+  float scale;       // its two lowest bits are 0, so that kMagic * scale is exact
+  float magic;       // kMagic * scale
+  float sum[2];      // scale * sum of high over each group
+  int32_t start[2];  // bits of kMagic, minus zero * sum of high over each group
 };
 
 // x = scale * (256 * high + low).

@@ -124,11 +124,11 @@ void MultiplyColumns(const StripArgs& args, const Scratch<kBytes>& scratch, size
 }
 
 template <typename Block, int kBytes>
-HWY_NOINLINE void MultiplyStrip(const StripArgs& args) {
+HWY_NOINLINE void MultiplyStrip(const StripArgs& args, bool prepared) {
   NM_DCHECK(args.x.rows <= IntegerPanelRows(kBytes == 1 ? Activations::kInt8 : Activations::kInt16));
   const size_t n_blocks = args.x.cols / 32;
   const Scratch<kBytes> scratch = LayOut<kBytes>(args.scratch);
-  for (size_t r = 0; r < args.x.rows; ++r) {
+  for (size_t r = 0; r < args.x.rows && !prepared; ++r) {
     const float* x = args.x.Row(r);
     XBlock<kBytes>* out = scratch.x + r * Pitch(n_blocks);
     for (size_t b = 0; b < n_blocks; ++b) {
@@ -141,35 +141,35 @@ HWY_NOINLINE void MultiplyStrip(const StripArgs& args) {
 }
 
 template <int kBytes>
-void RunStripOf(const StripArgs& args) {
+void RunStripOf(const StripArgs& args, bool prepared) {
   switch (args.w.dtype) {
     case DType::kQ8_0:
-      return MultiplyStrip<BlockQ8_0, kBytes>(args);
+      return MultiplyStrip<BlockQ8_0, kBytes>(args, prepared);
     case DType::kQ4_0:
-      return MultiplyStrip<BlockQ4_0, kBytes>(args);
+      return MultiplyStrip<BlockQ4_0, kBytes>(args, prepared);
     case DType::kQ4_1:
-      return MultiplyStrip<BlockQ4_1, kBytes>(args);
+      return MultiplyStrip<BlockQ4_1, kBytes>(args, prepared);
     case DType::kQ5_0:
-      return MultiplyStrip<BlockQ5_0, kBytes>(args);
+      return MultiplyStrip<BlockQ5_0, kBytes>(args, prepared);
     case DType::kQ5_1:
-      return MultiplyStrip<BlockQ5_1, kBytes>(args);
+      return MultiplyStrip<BlockQ5_1, kBytes>(args, prepared);
     case DType::kQ4_K:
-      return MultiplyStrip<BlockQ4K, kBytes>(args);
+      return MultiplyStrip<BlockQ4K, kBytes>(args, prepared);
     case DType::kQ5_K:
-      return MultiplyStrip<BlockQ5K, kBytes>(args);
+      return MultiplyStrip<BlockQ5K, kBytes>(args, prepared);
     case DType::kQ6_K:
-      return MultiplyStrip<BlockQ6K, kBytes>(args);
+      return MultiplyStrip<BlockQ6K, kBytes>(args, prepared);
     case DType::kIQ4_NL:
-      return MultiplyStrip<BlockIQ4NL, kBytes>(args);
+      return MultiplyStrip<BlockIQ4NL, kBytes>(args, prepared);
     case DType::kMXFP4:
-      return MultiplyStrip<BlockMXFP4, kBytes>(args);
+      return MultiplyStrip<BlockMXFP4, kBytes>(args, prepared);
     default:
       NM_CHECK(false && "HasIntegerStrip said no");
   }
 }
 
-void RunIntegerStripTarget(const StripArgs& args, Activations activations) {
-  activations == Activations::kInt8 ? RunStripOf<1>(args) : RunStripOf<2>(args);
+void RunIntegerStripTarget(const StripArgs& args, Activations activations, bool prepared) {
+  activations == Activations::kInt8 ? RunStripOf<1>(args, prepared) : RunStripOf<2>(args, prepared);
 }
 
 bool HasIntegerStripTarget(DType dtype) {
@@ -206,7 +206,7 @@ HWY_BEFORE_NAMESPACE();
 namespace npumoe {
 namespace HWY_NAMESPACE {
 
-void RunIntegerStripTarget(const StripArgs&, Activations) { NM_CHECK(false && "HasIntegerStrip said no"); }
+void RunIntegerStripTarget(const StripArgs&, Activations, bool) { NM_CHECK(false && "HasIntegerStrip said no"); }
 bool HasIntegerStripTarget(DType) { return false; }
 size_t IntegerScratchFloatsTarget(size_t, Activations) { return 0; }
 
@@ -227,8 +227,8 @@ bool HasIntegerStrip(DType dtype) { return HWY_DYNAMIC_DISPATCH(HasIntegerStripT
 size_t IntegerScratchFloats(size_t max_inner, Activations activations) {
   return HWY_DYNAMIC_DISPATCH(IntegerScratchFloatsTarget)(max_inner, activations);
 }
-void RunIntegerStrip(const StripArgs& args, Activations activations) {
-  HWY_DYNAMIC_DISPATCH(RunIntegerStripTarget)(args, activations);
+void RunIntegerStrip(const StripArgs& args, Activations activations, bool prepared) {
+  HWY_DYNAMIC_DISPATCH(RunIntegerStripTarget)(args, activations, prepared);
 }
 
 }  // namespace npumoe

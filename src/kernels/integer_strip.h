@@ -35,7 +35,8 @@ inline constexpr size_t kIntegerStripStep = 32;
 // Scratch of RunIntegerStrip in floats, for K up to `max_inner`; 64-byte aligned.
 size_t IntegerScratchFloats(size_t max_inner, Activations activations);
 
-// As RunStrip, with x.rows up to IntegerPanelRows and n_rows up to kMaxIntegerStripRows.
-void RunIntegerStrip(const StripArgs& args, Activations activations);
+// As RunStrip, with x.rows up to IntegerPanelRows and n_rows up to kMaxIntegerStripRows. `prepared`: the last call with
+// this scratch had the same x, activations and type of weights, and what it made of x is used again.
+void RunIntegerStrip(const StripArgs& args, Activations activations, bool prepared);
 
 }  // namespace npumoe

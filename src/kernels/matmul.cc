@@ -19,6 +19,20 @@ constexpr size_t kTasksPerThread = 4;
 constexpr size_t kFinest = 3;
 constexpr size_t kFinestF32 = 2;
 
+// How many of the first jobs are done strip by strip together: they read the same activations and weights of one shape
+// and type (gate and up, keys and values), so that activations become integers once for all.
+size_t TogetherWithFirst(std::span<const MatMulJob> jobs) {
+  const MatMulJob& first = jobs[0];
+  if (!HasIntegerStrip(first.w.dtype)) return 1;
+  size_t n = 1;
+  while (n < jobs.size() && jobs[n].x.data == first.x.data && jobs[n].x.rows == first.x.rows &&
+         jobs[n].x.cols == first.x.cols && jobs[n].x.stride == first.x.stride && jobs[n].w.dtype == first.w.dtype &&
+         jobs[n].y.cols == first.y.cols) {
+    ++n;
+  }
+  return n;
+}
+
 // Where a thread stands in the list of jobs. Tasks come to a thread in ascending order, so it only moves forward.
 struct alignas(64) Cursor {
   size_t job = 0;
@@ -107,7 +121,9 @@ void MatMul::Run(std::span<const MatMulJob> jobs) {
   size_t n_tasks = 0;
   while (true) {
     n_tasks = 0;
-    for (const MatMulJob& job : jobs) n_tasks += CutJob(job, impl.activations, fineness).n_tasks();
+    for (size_t job = 0; job < jobs.size(); job += TogetherWithFirst(jobs.subspan(job))) {
+      n_tasks += CutJob(jobs[job], impl.activations, fineness).n_tasks();
+    }
     if (n_tasks >= kTasksPerThread * impl.pool.n_threads() || fineness == kFinest) break;
     ++fineness;
   }
@@ -117,16 +133,19 @@ void MatMul::Run(std::span<const MatMulJob> jobs) {
     Cut cut = CutJob(jobs[cursor.job], impl.activations, fineness);
     while (task - cursor.first_task >= cut.n_tasks()) {
       cursor.first_task += cut.n_tasks();
-      ++cursor.job;
+      cursor.job += TogetherWithFirst(jobs.subspan(cursor.job));
       cut = CutJob(jobs[cursor.job], impl.activations, fineness);
     }
-    const MatMulJob& job = jobs[cursor.job];
-    StripArgs args = TaskOf(job, cut, task - cursor.first_task);
-    args.scratch = impl.scratch[thread].get();
-    if (HasIntegerStrip(job.w.dtype)) {
-      RunIntegerStrip(args, impl.activations);
-    } else {
-      RunStrip(args);
+    const size_t n_together = TogetherWithFirst(jobs.subspan(cursor.job));
+    for (size_t i = 0; i < n_together; ++i) {
+      const MatMulJob& job = jobs[cursor.job + i];
+      StripArgs args = TaskOf(job, cut, task - cursor.first_task);
+      args.scratch = impl.scratch[thread].get();
+      if (HasIntegerStrip(job.w.dtype)) {
+        RunIntegerStrip(args, impl.activations, /*prepared=*/i > 0);
+      } else {
+        RunStrip(args);
+      }
     }
   });
 }

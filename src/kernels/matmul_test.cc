@@ -121,7 +121,8 @@ void ExpectCloseToDouble(const Product& p, Activations activations) {
         if (!integers) continue;
         const float* group = x + k / 32 * 32;
         const auto [low, high] = std::minmax_element(group, group + 32);
-        of_x += std::abs(wk) * 0.51 / LargestInteger(activations) * static_cast<double>(std::max(std::abs(*low), std::abs(*high)));
+        of_x += std::abs(wk) * 0.51 / LargestInteger(activations) *
+                static_cast<double>(std::max(std::abs(*low), std::abs(*high)));
       }
       const double got = static_cast<double>(p.y[m * p.y_stride() + n]);
       ASSERT_LE(std::abs(got - sum), of_x + n_roundings * eps * magnitude)
@@ -182,7 +183,7 @@ TEST_P(MatMulTest, ARowGivesTheSameBitsWhateverRowsItCameWith) {
   MatMul matmul(pool, 2048, activations_);
   Random random(4);
   for (const DType dtype : kAllDTypes) {
-    Product p(random, dtype, 71, 59, 1280);
+    Product p(random, dtype, 109, 59, 1280);  // more rows than a panel has
     const std::vector<float> whole = RunAlone(matmul, p);
     for (const size_t rows : {1u, 2u, 3u, 5u, 16u, 64u}) {
       std::fill(p.y.begin(), p.y.end(), -77.0f);
@@ -219,6 +220,25 @@ TEST_P(MatMulTest, ThreadsAndOtherJobsDoNotChangeABit) {
     for (size_t i = 0; i < products.size(); ++i) {
       ASSERT_EQ(products[i].Result(), want[i]) << "job " << i << ", " << n_threads << " threads";
     }
+  }
+}
+
+TEST_P(MatMulTest, JobsThatShareActivationsGiveTheBitsOfJobsAlone) {
+  ThreadPool pool(2);
+  MatMul matmul(pool, 512);
+  Random random(14);
+  for (const DType dtype : kAllDTypes) {
+    Product gate(random, dtype, 100, 70, 512), up(random, dtype, 100, 70, 512), other(random, dtype, 100, 70, 512);
+    up.x = gate.x;
+    const std::vector<float> want_gate = RunAlone(matmul, gate), want_up = RunAlone(matmul, up);
+    const std::vector<float> want_other = RunAlone(matmul, other);
+    for (Product* p : {&gate, &up, &other}) std::fill(p->y.begin(), p->y.end(), -77.0f);
+    MatMulJob jobs[] = {gate.Job(), up.Job(), other.Job()};
+    jobs[1].x = jobs[0].x;
+    matmul.Run(jobs);
+    EXPECT_EQ(gate.Result(), want_gate) << Info(dtype).name;
+    EXPECT_EQ(up.Result(), want_up) << Info(dtype).name;
+    EXPECT_EQ(other.Result(), want_other) << Info(dtype).name;
   }
 }
 
