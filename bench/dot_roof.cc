@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Roofs of instructions that Highway 1.0 has no names for.
-#include <array>
 #include <atomic>
 #include <cstdint>
 
@@ -35,7 +34,7 @@ std::atomic<float> g_keep_float{0};
 
 // The empty statement hides from the compiler that every chain adds the same.
 __attribute__((target("avx512f,avx512bw,avx512vnni"))) size_t Int8Loop() {
-  std::array<__m512i, kChains> sums;
+  __m512i sums[kChains];
   for (__m512i& sum : sums) sum = _mm512_setzero_si512();
   __m512i codes = _mm512_set1_epi8(3), x = _mm512_set1_epi8(-1);
   for (size_t i = 0; i < kRounds; ++i) {
@@ -43,12 +42,16 @@ __attribute__((target("avx512f,avx512bw,avx512vnni"))) size_t Int8Loop() {
 #pragma GCC unroll 16
     for (size_t c = 0; c < kChains; ++c) sums[c] = _mm512_dpbusd_epi32(sums[c], codes, x);
   }
-  for (const __m512i& sum : sums) g_keep_int.fetch_add(_mm512_reduce_add_epi32(sum), std::memory_order_relaxed);
+  for (const __m512i& sum : sums) {
+    alignas(64) int32_t lanes[16];
+    _mm512_store_si512(lanes, sum);
+    g_keep_int.fetch_add(lanes[0], std::memory_order_relaxed);
+  }
   return kRounds * kChains * 16 * 8;
 }
 
 __attribute__((target("avx512f,avx512bw,avx512bf16"))) size_t Bf16Loop() {
-  std::array<__m512, kChains> sums;
+  __m512 sums[kChains];
   for (__m512& sum : sums) sum = _mm512_setzero_ps();
   __m512i ones = _mm512_set1_epi16(0x3f80);
   for (size_t i = 0; i < kRounds; ++i) {
@@ -56,9 +59,11 @@ __attribute__((target("avx512f,avx512bw,avx512bf16"))) size_t Bf16Loop() {
 #pragma GCC unroll 16
     for (size_t c = 0; c < kChains; ++c) sums[c] = _mm512_dpbf16_ps(sums[c], (__m512bh)ones, (__m512bh)ones);
   }
-  float total = 0;
-  for (const __m512& sum : sums) total += _mm512_reduce_add_ps(sum);
-  g_keep_float.store(total, std::memory_order_relaxed);
+  for (const __m512& sum : sums) {
+    alignas(64) float lanes[16];
+    _mm512_store_ps(lanes, sum);
+    g_keep_float.store(lanes[0], std::memory_order_relaxed);
+  }
   return kRounds * kChains * 16 * 4;
 }
 

@@ -225,7 +225,7 @@ TEST_P(MatMulTest, ThreadsAndOtherJobsDoNotChangeABit) {
 
 TEST_P(MatMulTest, JobsThatShareActivationsGiveTheBitsOfJobsAlone) {
   ThreadPool pool(2);
-  MatMul matmul(pool, 512);
+  MatMul matmul(pool, 512, activations_);
   Random random(14);
   for (const DType dtype : kAllDTypes) {
     Product gate(random, dtype, 100, 70, 512), up(random, dtype, 100, 70, 512), other(random, dtype, 100, 70, 512);
