@@ -96,13 +96,8 @@ HWY_INLINE Quad Transpose(const void* p, size_t stride) { return Transpose(stati
 HWY_INLINE __m512i LowNibblesOf(__m512i v) { return _mm512_and_si512(v, _mm512_set1_epi8(15)); }
 HWY_INLINE __m512i HighNibblesOf(__m512i v) { return LowNibblesOf(_mm512_srli_epi16(v, 4)); }
 
-// f16 values, [16 * count], to f32.
-HWY_INLINE void HalvesToScales(const uint16_t* halves, size_t count, float* out) {
-  for (size_t i = 0; i < count; ++i) {
-    const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(halves + 16 * i));
-    _mm512_storeu_ps(out + 16 * i, _mm512_cvtph_ps(bits));
-  }
-}
+// The f16 in the lower half of every word, to f32.
+HWY_INLINE __m512 LowHalvesOf(__m512i words) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(words)); }
 
 // Mxfp4Scale of bytes, [16 * count].
 HWY_INLINE void ExponentsToScales(const uint8_t* exponents, size_t count, float* out) {
@@ -240,27 +235,26 @@ inline constexpr size_t kMaxSlabBlocks = 16;
 
 template <typename Block>
 HWY_NOINLINE void DecodeSlab32(const SlabRows& rows, size_t n_blocks, size_t rows_ahead, const Slab& slab) {
-  alignas(64) uint16_t halves[kMaxSlabBlocks * kSlabRows];
   const auto block = [&](size_t r, size_t b) {
     return reinterpret_cast<const Block*>(rows.first + r * rows.stride) + b;  // packed: any address will do
   };
   if constexpr (requires(Block q) { q.d; }) {
-    for (size_t r = 0; r < kSlabRows; ++r) {
-      for (size_t b = 0; b < n_blocks; ++b) halves[kSlabRows * b + r] = block(r, b)->d;
+    // d, and in formats that have it m, are in the first four bytes of a block.
+    const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512i at = _mm512_mullo_epi32(lanes, _mm512_set1_epi32(static_cast<int32_t>(rows.stride)));
+    for (size_t b = 0; b < n_blocks; ++b) {
+      const __m512i words = _mm512_i32gather_epi32(at, block(0, b), 1);
+      _mm512_store_ps(slab.scales + kSlabRows * b, LowHalvesOf(words));
+      if constexpr (Format<Block>::kOffset) {
+        _mm512_store_ps(slab.offsets + kSlabRows * b, LowHalvesOf(_mm512_srli_epi32(words, 16)));
+      }
     }
-    HalvesToScales(halves, n_blocks, slab.scales);
   } else {
     alignas(64) uint8_t exponents[kMaxSlabBlocks * kSlabRows];
     for (size_t r = 0; r < kSlabRows; ++r) {
       for (size_t b = 0; b < n_blocks; ++b) exponents[kSlabRows * b + r] = block(r, b)->e;
     }
     ExponentsToScales(exponents, n_blocks, slab.scales);
-  }
-  if constexpr (Format<Block>::kOffset) {
-    for (size_t r = 0; r < kSlabRows; ++r) {
-      for (size_t b = 0; b < n_blocks; ++b) halves[kSlabRows * b + r] = block(r, b)->m;
-    }
-    HalvesToScales(halves, n_blocks, slab.offsets);
   }
   AheadOf ahead(rows, rows_ahead, n_blocks * sizeof(Block), n_blocks);
   for (size_t b = 0; b < n_blocks; ++b) {
