@@ -271,15 +271,18 @@ TEST_F(CoreMlModelTest, SelfTestMeasuresForThePlanner) {
   size_t n_compared = 0, n_softmax = 0;
   for (const Probe& probe : report->probes) {
     EXPECT_EQ(probe.failure, "") << probe.name;
-    EXPECT_GT(probe.n_npu_ops, 0u) << probe.name;
+    EXPECT_GT(std::ranges::count(probe.placements, "NPU", &OpPlacement::preferred), 0) << probe.name;
     n_compared += probe.compared;
-    n_softmax += static_cast<size_t>(std::ranges::count(probe.elsewhere, "softmax"));
+    n_softmax += static_cast<size_t>(std::ranges::count_if(
+        probe.placements, [](const OpPlacement& p) { return p.op == "softmax" && p.preferred == "CPU"; }));
   }
   EXPECT_GE(n_compared, 6u);
   EXPECT_GT(n_softmax, 0u) << "placement is told op by op";
   ASSERT_TRUE(fs::exists(report->spec_path));
   // Plans now stand on the measured numbers: one made before is stale.
-  const auto of_machine = MakePlanDocument(kModels + "demo-moe.gguf", "", "", {.npu = "sim:" + report->npu});
+  PlanOptions of_table;
+  of_table.npu = "sim:" + report->npu;
+  const auto of_machine = MakePlanDocument(kModels + "demo-moe.gguf", "", "", of_table);
   ASSERT_TRUE(of_machine.ok());
   const std::string path = cache_ + "/plan.json";
   std::ofstream(path) << of_machine->json;

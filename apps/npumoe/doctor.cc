@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "apps/npumoe/commands.h"
@@ -48,6 +49,38 @@ Json ToJson(const NpuDescription& npu) {
   return json;
 }
 
+// "31 of 33 ops on the NPU (not: softmax on the CPU, 2 x)".
+std::string Placement(const std::vector<OpPlacement>& placements) {
+  size_t n_placed = 0, n_npu = 0;
+  std::map<std::string, size_t> elsewhere;
+  for (const OpPlacement& placed : placements) {
+    if (placed.preferred.empty()) continue;  // a constant
+    ++n_placed;
+    if (placed.preferred == "NPU") {
+      ++n_npu;
+    } else {
+      ++elsewhere[fmt::format("{} on the {}", placed.op, placed.preferred)];
+    }
+  }
+  if (n_placed == 0) return "placement n/a (source missing)";
+  std::string text = fmt::format("{} of {} ops on the NPU", n_npu, n_placed);
+  std::vector<std::string> names;
+  for (const auto& [op, times] : elsewhere) names.push_back(times > 1 ? fmt::format("{}, {} x", op, times) : op);
+  return names.empty() ? text : fmt::format("{} (not: {})", text, fmt::join(names, "; "));
+}
+
+Json PlacementJson(const std::vector<OpPlacement>& placements) {
+  Json json = Json::array();
+  for (const OpPlacement& placed : placements) {
+    json.push_back({{"op", placed.op},
+                    {"output", placed.output},
+                    {"preferred", placed.preferred},
+                    {"npu_supported", placed.npu_supported},
+                    {"cost", placed.cost}});
+  }
+  return json;
+}
+
 std::string ProbeTable(const SelfTestReport& report) {
   std::string text = fmt::format(
       "self-test of {} ({}), times {}\n", report.device, report.title,
@@ -62,11 +95,7 @@ std::string ProbeTable(const SelfTestReport& report) {
     text += fmt::format(" {:9.3f} ms {:7.2f} TFLOP/s {:7.1f} GB/s of weights", p.seconds * 1e3, p.flops / p.seconds * 1e-12,
                         p.weight_bytes / p.seconds * 1e-9);
     if (p.compared) text += fmt::format(", rel. RMS {:.1e} {}", p.relative_rms, p.right ? "right" : "WRONG");
-    const uint32_t placed = p.n_npu_ops + p.n_gpu_ops + p.n_cpu_ops;
-    text += placed == 0 ? std::string(", placement n/a (source missing)")
-                        : fmt::format(", {} of {} ops on the NPU", p.n_npu_ops, placed);
-    if (!p.elsewhere.empty()) text += fmt::format(" (not: {})", fmt::join(p.elsewhere, ", "));
-    text += "\n";
+    text += ", " + Placement(p.placements) + "\n";
   }
   for (const MeasuredNumber& number : report.numbers) {
     text += fmt::format("  {:<25} {:>12.4g} {:<8} (table {:.4g})\n", number.name, number.value, number.unit, number.table);
@@ -89,10 +118,7 @@ Json ProbesJson(const SelfTestReport& report) {
                               {"io_bytes", p.io_bytes},
                               {"relative_rms", p.compared ? Json(p.relative_rms) : Json(nullptr)},
                               {"right", p.compared ? Json(p.right) : Json(nullptr)},
-                              {"npu_ops", p.n_npu_ops},
-                              {"gpu_ops", p.n_gpu_ops},
-                              {"cpu_ops", p.n_cpu_ops},
-                              {"elsewhere", p.elsewhere}});
+                              {"placements", PlacementJson(p.placements)}});
   }
   for (const MeasuredNumber& number : report.numbers) {
     json["numbers"][number.name] = {{"value", number.value}, {"unit", number.unit}, {"table", number.table}};

@@ -49,6 +49,15 @@ struct RunReport {
   StageReport Experts() const;
 };
 
+// Where a device means to run an op.
+struct OpPlacement {
+  std::string op;              // MIL's name: "conv"
+  std::string output;          // name of its first output
+  std::string preferred;       // "NPU", "GPU", "CPU"; empty when nobody says (constants)
+  bool npu_supported = false;  // whether the op could run on the NPU at all
+  double cost = 0;             // share of the function's estimated time, 0 to 1
+};
+
 // One number of an NPU's description, as the simulated device and the planner use it.
 struct NpuProperty {
   std::string name, unit;

@@ -23,10 +23,7 @@ struct Probe {
   // measure speed are not compared.
   bool compared = false, right = false;
   double relative_rms = 0;
-  // Ops by where they run, constants aside; all 0 when the device does not say. `elsewhere`: names of those that are not
-  // on the NPU.
-  uint32_t n_npu_ops = 0, n_gpu_ops = 0, n_cpu_ops = 0;
-  std::vector<std::string> elsewhere;
+  std::vector<OpPlacement> placements;  // in program order; empty when the device does not say
 };
 
 struct MeasuredNumber {

@@ -196,12 +196,7 @@ class SelfTest {
     probe.flops = work.flops;
     probe.weight_bytes = work.weight_bytes;
     probe.io_bytes = work.io_bytes;
-    for (const OpPlacement& placed : program.Placement(function.name)) {
-      probe.n_npu_ops += placed.preferred == "NPU";
-      probe.n_gpu_ops += placed.preferred == "GPU";
-      probe.n_cpu_ops += placed.preferred == "CPU";
-      if (placed.preferred == "GPU" || placed.preferred == "CPU") probe.elsewhere.push_back(placed.op);
-    }
+    probe.placements = program.Placement(function.name);
   }
 
   // A probe that only measures. Nothing when it did not run.

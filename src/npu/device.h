@@ -13,6 +13,7 @@
 
 #include "graph/graph.h"
 #include "npu/spec.h"
+#include "npumoe/npu.h"
 
 namespace npumoe {
 
@@ -34,15 +35,6 @@ struct TensorRef {
 struct MutableTensorRef {
   uint16_t* data = nullptr;
   size_t elems = 0;
-};
-
-// Where a device means to run an op.
-struct OpPlacement {
-  std::string op;              // MIL's name: "conv"
-  std::string output;          // name of its first output
-  std::string preferred;       // "NPU", "GPU", "CPU"; empty when nobody says (constants)
-  bool npu_supported = false;  // whether the op could run on the NPU at all
-  double cost = 0;             // share of the function's estimated time, 0 to 1
 };
 
 // A graph compiled for a device. One thread at a time.
