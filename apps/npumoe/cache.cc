@@ -25,7 +25,7 @@ std::string ProgramTable(const std::vector<CachedProgram>& programs, const std::
   uint64_t bytes = 0;
   for (const CachedProgram& program : programs) {
     bytes += program.size_bytes;
-    text += fmt::format("{}  {}  {:>10}  {}{}{}\n", program.key, Time(program.used_at), FormatBytes(program.size_bytes),
+    text += fmt::format("{}  {}  {:>10}  {}{}{}\n", OneLine(program.key), Time(program.used_at), FormatBytes(program.size_bytes),
                         OneLine(program.what), program.in_use ? ", in use" : "",
                         program.failure.empty() ? "" : ", failed: " + OneLine(program.failure));
   }
@@ -35,7 +35,7 @@ std::string ProgramTable(const std::vector<CachedProgram>& programs, const std::
 std::string ProgramsJson(const std::vector<CachedProgram>& programs, const std::string& folder) {
   nlohmann::ordered_json json = {{"folder", ReplaceInvalidUtf8(folder)}, {"programs", nlohmann::ordered_json::array()}};
   for (const CachedProgram& program : programs) {
-    json["programs"].push_back({{"key", program.key},
+    json["programs"].push_back({{"key", ReplaceInvalidUtf8(program.key)},
                                 {"what", ReplaceInvalidUtf8(program.what)},
                                 {"size_bytes", program.size_bytes},
                                 {"used_at", program.used_at},

@@ -82,23 +82,6 @@ Result<std::vector<CalibrationText>> ReadTexts(const std::vector<std::string>& f
   return texts;
 }
 
-// Whether `path` could be written, asked before hours of work: a file or nothing yet, in a folder that is there or can
-// be made in one that is.
-Status CheckWritable(const std::string& path) {
-  namespace fs = std::filesystem;
-  std::error_code ignored;
-  const auto fails = [&](std::string_view why) {
-    return Error{Code::kIo, fmt::format("{}: cannot write: {}", path, why)};
-  };
-  if (path.empty()) return fails("the name is empty");
-  if (fs::exists(path, ignored) && !fs::is_regular_file(path, ignored)) return fails("not a regular file");
-  fs::path folder = fs::path(path).parent_path();
-  if (folder.empty()) folder = ".";
-  if (!fs::exists(folder, ignored)) folder = folder.parent_path().empty() ? fs::path(".") : folder.parent_path();
-  if (access(folder.c_str(), W_OK | X_OK) != 0) return fails(std::strerror(errno));
-  return Ok{};
-}
-
 std::string Table(const CalibrationReport& report) {
   std::string text = fmt::format("{} tokens of {} text{}, chunk lengths {}\n\n", report.n_tokens, report.sources.size(),
                                  report.sources.size() == 1 ? "" : "s", fmt::join(report.chunk_tokens, ", "));
@@ -183,8 +166,15 @@ int RunCalibrate(const std::vector<std::string>& args) {
   options.max_tokens = flags.max_tokens;
   const std::string output =
       flags.output.empty() ? SidecarPath(flags.engine.model(), "routing_stats.json") : flags.output;
-  for (const std::string& path : {output, flags.svg.empty() ? output : flags.svg}) {
-    if (const Status writable = CheckWritable(path); !writable) return FailWith(writable.error());
+  if (output == "-" || flags.svg == "-") return UsageError("calibrate: -o and --svg: want files: stdout has the report");
+  std::vector<std::string> inputs = flags.files;
+  inputs.push_back(flags.engine.model());
+  if (const Status apart = CheckApart({output, flags.svg}, inputs); !apart) {
+    return UsageError("calibrate: " + apart.error().message);
+  }
+  // Asked before hours of work.
+  for (const std::string& path : {output, flags.svg}) {
+    if (const Status writable = CheckOutputFile(path); !writable) return FailWith(writable.error());
   }
   CatchInterrupts();
   const auto texts = ReadTexts(flags.files);

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
+#include <filesystem>
 
 #include "apps/npumoe/text.h"
 
@@ -106,6 +107,34 @@ int UsageError(std::string_view text) {
 bool StdinIsTerminal() { return isatty(STDIN_FILENO) == 1; }
 bool StdoutIsTerminal() { return isatty(STDOUT_FILENO) == 1; }
 bool StderrIsTerminal() { return isatty(STDERR_FILENO) == 1; }
+
+namespace {
+
+bool SameFile(const std::string& a, const std::string& b) {
+  if (a.empty() || b.empty() || a == "-" || b == "-") return false;
+  std::error_code error;
+  if (std::filesystem::equivalent(a, b, error) && !error) return true;
+  const auto whole_a = std::filesystem::weakly_canonical(a, error);
+  if (error) return a == b;
+  const auto whole_b = std::filesystem::weakly_canonical(b, error);
+  return error ? a == b : whole_a == whole_b;
+}
+
+}  // namespace
+
+Status CheckApart(const std::vector<std::string>& outputs, const std::vector<std::string>& inputs) {
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    for (const std::string& input : inputs) {
+      if (!SameFile(outputs[i], input)) continue;
+      return Error{Code::kInvalidArgument, fmt::format("'{}' is to be read, so it cannot be written", OneLine(outputs[i]))};
+    }
+    for (size_t j = 0; j < i; ++j) {
+      if (!SameFile(outputs[i], outputs[j])) continue;
+      return Error{Code::kInvalidArgument, fmt::format("'{}' is to be written twice", OneLine(outputs[i]))};
+    }
+  }
+  return Ok{};
+}
 
 Result<std::string> ReadAll(const std::string& path, size_t limit_bytes) {
   const std::string shown = path == "-" ? "stdin" : fmt::format("'{}'", path);

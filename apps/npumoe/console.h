@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "npumoe/result.h"
 
@@ -39,6 +40,10 @@ bool StderrIsTerminal();
 
 // The whole of a file, or of stdin for "-". Fails above `limit_bytes`, so endless devices end too.
 Result<std::string> ReadAll(const std::string& path, size_t limit_bytes);
+
+// Whether every output is another file than the inputs and the other outputs, so that nothing a user gave is replaced by
+// what is made of it. kInvalidArgument names the two. Empty paths and "-" are nobody's.
+Status CheckApart(const std::vector<std::string>& outputs, const std::vector<std::string>& inputs);
 
 // Lines of stdin without their newline.
 class LineReader {

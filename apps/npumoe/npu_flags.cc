@@ -103,6 +103,8 @@ void PrintNpuReport(const RunReport& report, bool whole) {
     return;
   }
   Note(NpuSummary(report));
+  if (!report.plan_refused.empty()) Note("note: the model's own plan is not taken: " + OneLine(report.plan_refused));
+  if (!report.note.empty()) Note("note: " + OneLine(report.note));
   for (const auto& [reason, times] : report.fallbacks) {
     Note(fmt::format("note: fell back to the CPU {} x: {}", times, OneLine(reason)));
   }

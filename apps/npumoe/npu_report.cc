@@ -83,6 +83,7 @@ std::string FormatNpuReport(const RunReport& report) {
       report.simulated ? fmt::format("NPU {:.6f} J, CPU {:.6f} J", report.npu_joules, report.cpu_joules)
                        : Energy(report, 6) + ", " + Cycles(report),
       Clock(report));
+  if (!report.plan_refused.empty()) text += "the model's own plan is not taken: " + OneLine(report.plan_refused) + "\n";
   if (!report.note.empty()) text += OneLine(report.note) + "\n";
   for (const auto& [reason, times] : report.fallbacks) {
     text += fmt::format("fell back to the CPU {} x: {}\n", times, OneLine(reason));
@@ -106,6 +107,7 @@ nlohmann::ordered_json NpuReportJson(const RunReport& report) {
     json["process_joules"] = report.process_joules ? nlohmann::ordered_json(*report.process_joules) : nullptr;
     json["process_cycles"] = report.process_cycles ? nlohmann::ordered_json(*report.process_cycles) : nullptr;
   }
+  if (!report.plan_refused.empty()) json["plan_refused"] = ReplaceInvalidUtf8(report.plan_refused);
   if (!report.note.empty()) json["note"] = ReplaceInvalidUtf8(report.note);
   json["attention"] = ToJson(report.Attention());
   json["experts"] = ToJson(report.Experts());

@@ -143,6 +143,10 @@ int RunPlan(const std::vector<std::string>& args) {
   if (flags.out == "-" && flags.as_json) return UsageError("plan: --json and -o -: both write to stdout");
   if (flags.out.empty()) flags.out = SidecarPath(flags.model, "plan.json");
 
+  const std::string own_stats = flags.stats.empty() ? SidecarPath(flags.model, "routing_stats.json") : flags.stats;
+  if (const Status apart = CheckApart({flags.out}, {flags.model, own_stats, flags.sample}); !apart) {
+    return UsageError("plan: " + apart.error().message);
+  }
   // Whoever asks for reasons, or reads JSON, learns what a format costs.
   const bool only_fp16 = flags.options.expert_weights == "fp16" && flags.options.attention_weights == "fp16";
   flags.options.measure_weights = !only_fp16 && (flags.explain || flags.as_json);

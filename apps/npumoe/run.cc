@@ -200,6 +200,12 @@ int RunRun(const std::vector<std::string>& args) {
   if (const Status known = CheckChatFormat(flags.chat_template); !known)
     return UsageError("run: " + known.error().message);
   if (flags.npu.trace_path() == "-") return UsageError("run: --trace: wants a file: stdout has the text");
+  const auto& npu = options->npu;
+  if (const Status apart =
+          CheckApart({flags.npu.trace_path()}, {flags.engine.model(), flags.prompt_file, npu.plan_path, npu.stats_path});
+      !apart) {
+    return UsageError("run: --trace: " + apart.error().message);
+  }
   // Known now, not after the run.
   if (const Status writable = CheckOutputFile(flags.npu.trace_path()); !writable) return FailWith(writable.error());
   CatchInterrupts();

@@ -35,6 +35,7 @@ struct RunReport {
   std::string npu;                  // the spec's name
   bool simulated = true;            // durations and energy below are of the spec's virtual clock
   std::string note;                 // what a user should know about how the device ran; empty for nothing
+  std::string plan_refused;         // why the model's own plan was not taken; empty when it was, or there is none
   std::string plan;                 // where the plan came from, "made for this run" or a path
   std::vector<LayerReport> layers;  // [n_layers]
   double prefill_seconds = 0;       // from the first prompt token to the logits after the last

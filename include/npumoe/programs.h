@@ -27,7 +27,7 @@ struct CachedProgram {
   std::string what;  // for people: "experts_3_0, m2-max, ane"
   uint64_t size_bytes = 0;
   int64_t used_at = 0;  // seconds since 1970
-  std::string failure;  // why it cannot be used; empty for a program that can
+  std::string failure;  // why it cannot be used; empty for a program that can. "damaged" for what is no entry
   bool in_use = false;  // by a process
 };
 

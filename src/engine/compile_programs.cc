@@ -23,7 +23,8 @@ namespace {
 namespace fs = std::filesystem;
 
 // Keys of what a package says about itself to those who open it.
-constexpr char kMadeFrom[] = "npumoe.made_from", kProgram[] = "npumoe.program", kNpu[] = "npumoe.npu";
+constexpr char kMadeFrom[] = "npumoe.made_from", kProgram[] = "npumoe.program", kNpu[] = "npumoe.npu",
+               kWeightBytes[] = "npumoe.weight_bytes";
 
 struct Item {
   uint32_t layer;
@@ -102,6 +103,7 @@ class Compiler {
     if (done.package.empty()) done.size_bytes = graph->WeightBytes();
     if (has_package || done.package.empty()) return Ok{};
     WritePackageOptions options;
+    options.weight_bytes_key = kWeightBytes;
     options.user_defined = {{kMadeFrom, made_from_}, {kProgram, done.name}, {kNpu, setup_.plan.npu}};
     const auto written = WritePackage(*graph, done.package, options);
     if (!written.ok()) return written.error();
@@ -115,14 +117,20 @@ class Compiler {
     return Ok{};
   }
 
-  // Whether the package is there and made from the same things. Packages appear whole.
+  // Whether the package is there, made from the same things, and its weights have their length. Packages appear whole;
+  // somebody may have cut or exchanged them since. Weights that were changed in place are not seen.
   bool IsKept(CompiledProgram& done) const {
     std::error_code error;
-    if (!fs::exists(done.package, error)) return false;
+    if (!fs::is_directory(fs::symlink_status(done.package, error))) return false;
     const auto summary = SummarizePackage(done.package);
     if (!summary.ok()) return false;
-    const auto at = summary->metadata.user_defined.find(kMadeFrom);
-    if (at == summary->metadata.user_defined.end() || at->second != made_from_) return false;
+    const auto& says = summary->metadata.user_defined;
+    const std::pair<const char*, std::string> wanted[] = {
+        {kMadeFrom, made_from_}, {kProgram, done.name}, {kWeightBytes, fmt::format("{}", summary->weight_file_bytes)}};
+    for (const auto& [key, value] : wanted) {
+      const auto at = says.find(key);
+      if (at == says.end() || at->second != value) return false;
+    }
     done.size_bytes = summary->model_bytes + summary->weight_file_bytes;
     return true;
   }
@@ -199,10 +207,7 @@ Result<RemovedPrograms> RemovePrograms(const std::string& cache_folder,
   if (!fs::is_directory(folder, error)) return removed;
   ProgramCache cache(folder, UINT64_MAX);
   if (!cache.note().empty()) return MakeError(Code::kIo, "{}", cache.note());
-  const size_t n_before = cache.List().size();
-  removed.size_bytes = cache.Remove(wanted);
-  removed.n_programs = n_before - std::min(n_before, cache.List().size());
-  return removed;
+  return cache.Remove(wanted);
 }
 
 }  // namespace npumoe

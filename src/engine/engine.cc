@@ -110,6 +110,7 @@ Result<Session> Engine::NewSession() {
              KvCache::Make(impl_->model.config(), KvDType(impl_->options.kv_type), impl_->options.context_tokens));
   auto session = std::make_unique<Session::Impl>(*impl_, std::move(kv));
   session->report.plan = impl_->plan_source;
+  session->report.plan_refused = impl_->plan_refused;
   if (impl_->npu) session->report.npu = impl_->npu->spec().name;
   return Session(std::move(session));
 }

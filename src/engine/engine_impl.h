@@ -26,6 +26,7 @@ struct Engine::Impl {
         forward(model, options.n_threads, LongestChunk(options, setup), ActivationsOf(options)) {
     if (!setup) return;
     plan_source = std::move(setup->plan_source);
+    plan_refused = std::move(setup->plan_refused);
     npu = std::make_unique<NpuLayers>(model, std::move(setup->plan), std::move(setup->device), forward.compute(),
                                       forward.attention(), forward.ffn());
   }
@@ -42,7 +43,7 @@ struct Engine::Impl {
   ModelInfo info;
   Forward forward;                 // borrows model
   std::unique_ptr<NpuLayers> npu;  // borrows model and forward; null without an NPU
-  std::string plan_source;         // for reports
+  std::string plan_source, plan_refused;  // for reports
 };
 
 struct Session::Impl {

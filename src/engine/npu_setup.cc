@@ -50,7 +50,6 @@ Result<NpuSetup> SetUpNpu(const Model& model, const EngineOptions& options) {
   if (!npu.make_plan) {
     NM_TRY_VAR(plan_file, ReadDocument(npu.plan_path, model.path(), kPlanFile));
   }
-  std::string why_not;  // the model's own plan is not taken
   if (plan_file) {
     auto loaded = LoadPlan(plan_file->text, plan_file->path, model, *spec, stats ? &*stats : nullptr);
     if (loaded.ok()) {
@@ -58,10 +57,11 @@ Result<NpuSetup> SetUpNpu(const Model& model, const EngineOptions& options) {
       setup.plan_source = plan_file->path;
     } else if (!npu.plan_path.empty()) {
       return loaded.error();  // one that was asked for must be right
-    } else if (PlannedNpu(plan_file->text) != spec->name) {
-      why_not = fmt::format("; {} is for another NPU", plan_file->path);
     } else {
-      why_not = "; " + loaded.error().message;
+      const std::string planned = PlannedNpu(plan_file->text);
+      const bool is_for_another = !planned.empty() && planned != spec->name;
+      setup.plan_refused =
+          is_for_another ? fmt::format("{}: is for npu {}", plan_file->path, planned) : loaded.error().message;
     }
   }
   if (setup.plan_source.empty()) {
@@ -79,8 +79,7 @@ Result<NpuSetup> SetUpNpu(const Model& model, const EngineOptions& options) {
                                                          errors ? &*errors : nullptr));
     setup.plan = std::move(made.plan);
     setup.plan_source = (stats ? "made for this run from " + stats_file->path
-                               : "made for this run without calibration: experts count as equally popular") +
-                        why_not;
+                               : "made for this run without calibration: experts count as equally popular");
   }
   if (!npu.mode.empty()) {
     NM_TRY_VAR(setup.plan.mode, ParseOverflowMode(npu.mode));

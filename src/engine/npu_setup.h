@@ -15,7 +15,8 @@ namespace npumoe {
 struct NpuSetup {
   std::unique_ptr<NpuDevice> device;  // owns the spec that the plan was made with
   Plan plan;                // has passed CheckPlan and stands on this model and device
-  std::string plan_source;  // a path, or how it was made
+  std::string plan_source;   // a path, or how it was made
+  std::string plan_refused;  // why the model's own plan is not taken; empty when it is, or there is none
 };
 
 // `options` has its defaults filled and names a device. Fails with kUnsupported for a device that this build does not

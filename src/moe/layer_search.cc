@@ -389,6 +389,12 @@ bool LayerSearch::TryMove(Draft& best, size_t& budget, size_t from, size_t to, s
                           std::span<const uint32_t> back) {
   const size_t n_groups = best.plan.groups.size(), cpu = n_groups;
   if (budget == 0 || from == to || (to == cpu && !rules_.allow_cpu)) return false;
+  // Known before anything is copied: with hundreds of experts most moves end here.
+  const auto experts_after = [&](size_t index, size_t more, size_t fewer) {
+    return (index < cpu ? best.plan.groups[index].experts.size() : 0) + more - fewer;
+  };
+  if (to != cpu && experts_after(to, there.size(), back.size()) > rules_.max_group) return false;
+  if (from != cpu && experts_after(from, back.size(), there.size()) > rules_.max_group) return false;
   Draft draft = best;
   if (to == n_groups + 1) draft.plan.groups.push_back({});
   const auto place = [&](size_t index) -> std::vector<uint32_t>& {
@@ -442,6 +448,7 @@ bool LayerSearch::PolishExperts(Draft& best, size_t& budget) {
   for (size_t i = n_; i-- > 0 && budget > 0;) {  // coldest first: there the two sides meet
     const uint32_t expert = order_[i];
     for (size_t to = 0; to <= best.plan.groups.size() + 1; ++to) {
+      if (to < best.plan.groups.size() && best.plan.groups[to].experts.size() >= rules_.max_group) continue;
       size_t from = 0;  // the CPU when no group has it
       const auto has = [&](const ExpertGroup& group) {
         return std::find(group.experts.begin(), group.experts.end(), expert) != group.experts.end();

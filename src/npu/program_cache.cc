@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 constexpr int kVersion = 1;
 constexpr char kEntryFile[] = "entry.json", kLockFile[] = ".lock";
 constexpr char kNewPrefix[] = ".new-", kOldPrefix[] = ".old-";  // being made, being removed
-constexpr size_t kMaxEntryBytes = 65536;
+constexpr size_t kMaxEntryBytes = 65536, kMaxShownBytes = 1000;
 
 int OpenFolder(const std::string& path) { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }
 
@@ -173,7 +173,8 @@ std::optional<CachedProgram> ProgramCache::Read(const std::string& folder, std::
   }
   struct stat info = {};
   if (::stat(file.c_str(), &info) != 0) return std::nullopt;
-  return CachedProgram{std::string(key), string("what"), bytes->get<uint64_t>(), info.st_mtime, string("failure"), false};
+  const auto shown = [&](const char* name) { return string(name).substr(0, kMaxShownBytes); };
+  return CachedProgram{std::string(key), shown("what"), bytes->get<uint64_t>(), info.st_mtime, shown("failure"), false};
 }
 
 std::optional<CacheLease> ProgramCache::Find(std::string_view key) {
@@ -306,23 +307,27 @@ std::vector<CachedProgram> ProgramCache::List() const {
   for (fs::directory_iterator at(folder_, error), end; !error && at != end; at.increment(error)) {
     const std::string name = at->path().filename();
     if (name.starts_with('.')) continue;
-    if (auto entry = Read(at->path(), name)) {
-      entry->in_use = !IsFree(at->path());
-      entries.push_back(*std::move(entry));
-    }
+    std::error_code ignored;
+    if (!at->is_directory(ignored)) continue;
+    auto entry = Read(at->path(), name);
+    if (!entry) entry = CachedProgram{name, "", BytesBelow(at->path()), 0, "damaged", false};
+    entry->in_use = !IsFree(at->path());
+    entries.push_back(*std::move(entry));
   }
   std::ranges::sort(entries, {}, [](const CachedProgram& e) { return std::pair(e.used_at, e.key); });
   return entries;
 }
 
-uint64_t ProgramCache::Remove(const std::function<bool(const CachedProgram&)>& wanted) {
-  uint64_t bytes = 0;
-  if (!writable_) return bytes;
+RemovedPrograms ProgramCache::Remove(const std::function<bool(const CachedProgram&)>& wanted) {
+  RemovedPrograms removed;
+  if (!writable_) return removed;
   const NamesLock lock(folder_);
   for (const CachedProgram& entry : List()) {
-    if (wanted(entry) && Discard(Path(entry.key))) bytes += entry.size_bytes;
+    if (!wanted(entry) || !Discard(Path(entry.key))) continue;
+    ++removed.n_programs;
+    removed.size_bytes += entry.size_bytes;
   }
-  return bytes;
+  return removed;
 }
 
 // Under the lock of the names.

@@ -64,9 +64,10 @@ class ProgramCache {
   // Keeps the verdict that the program cannot be used, so that nobody tries again.
   Status MakeFailure(std::string_view key, std::string_view what, std::string_view failure);
 
-  std::vector<CachedProgram> List() const;  // least recently used first
-  // Removes entries that are not in use and that `wanted` says; returns their bytes.
-  uint64_t Remove(const std::function<bool(const CachedProgram&)>& wanted);
+  // Least recently used first, with folders that are no entry ("damaged").
+  std::vector<CachedProgram> List() const;
+  // Removes entries that are not in use and that `wanted` says.
+  RemovedPrograms Remove(const std::function<bool(const CachedProgram&)>& wanted);
 
  private:
   std::string Path(std::string_view name) const;

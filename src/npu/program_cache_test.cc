@@ -134,6 +134,19 @@ TEST_F(ProgramCacheTest, DamagedEntriesAreMadeAgain) {
   }
 }
 
+TEST_F(ProgramCacheTest, WhatIsNoEntryIsListedAndRemoved) {
+  ProgramCache cache(folder_, kPlenty);
+  fs::create_directory(folder_ + "/strange");
+  ASSERT_TRUE(WriteFileAtomic(folder_ + "/strange/file", "12345").ok());
+  ASSERT_TRUE(WriteFileAtomic(folder_ + "/a file", "1").ok());  // not ours at all
+  const auto entries = cache.List();
+  ASSERT_EQ(entries.size(), 1u);
+  EXPECT_EQ(entries[0].failure, "damaged");
+  EXPECT_EQ(entries[0].size_bytes, 5u);
+  EXPECT_EQ(cache.Remove([](const CachedProgram&) { return true; }).n_programs, 1u);
+  EXPECT_EQ(Names(), (std::vector<std::string>{".lock", "a file"}));
+}
+
 TEST_F(ProgramCacheTest, LeastRecentlyUsedGoesFirst) {
   ProgramCache cache(folder_, 3000);
   for (int i = 0; i < 3; ++i) {
@@ -151,11 +164,11 @@ TEST_F(ProgramCacheTest, WhatIsInUseStays) {
   Age(0, 100);
   ASSERT_TRUE(other.Make(Key(1), "x", Files('b')).ok());
   EXPECT_EQ(Keys(cache), (std::vector<std::string>{Key(0), Key(1)}));
-  EXPECT_EQ(other.Remove([](const CachedProgram& entry) { return entry.key == Key(0); }), 0u);
+  EXPECT_EQ(other.Remove([](const CachedProgram& entry) { return entry.key == Key(0); }).n_programs, 0u);
   lease.reset();
   ASSERT_TRUE(other.Make(Key(2), "x", Files('c')).ok());
   EXPECT_EQ(Keys(cache), std::vector<std::string>{Key(2)});
-  EXPECT_EQ(other.Remove([](const CachedProgram&) { return true; }), 1000u);
+  EXPECT_EQ(other.Remove([](const CachedProgram&) { return true; }).size_bytes, 1000u);
   EXPECT_EQ(Names(), std::vector<std::string>{".lock"});
 }
 

@@ -106,8 +106,25 @@ class Calibrate(Case):
         self.assertEqual(out.read_bytes(), b"old")
         self.assertEqual(self.leftovers(), [])
         self.fails(1, "not a regular file", *args, "/dev/null")
-        self.fails(1, "not a regular file", *args, self.dir)
+        self.fails(1, "Is a directory", *args, self.dir)
         self.fails(1, "No such file", *args, self.dir / "no" / "such" / "folder.json")
+
+    def test_what_is_read_is_not_written(self):
+        stats = self.dir / "apart.json"
+        self.ok("calibrate", "-m", self.model, "-f", self.text, "-o", stats, "--chunk", "16")
+        before = {path: path.read_bytes() for path in (self.model, self.text, stats)}
+        linked = self.dir / "linked.json"
+        linked.symlink_to(stats)
+        for args in [("calibrate", "-m", self.model, "-f", self.text, "-o", self.model),
+                     ("calibrate", "-m", self.model, "-f", self.text, "-o", self.text),
+                     ("calibrate", "-m", self.model, "-f", self.text, "-o", self.dir / "s.json", "--svg", self.dir / "s.json"),
+                     ("plot", stats, "-o", stats), ("plot", linked, "-o", stats),
+                     ("plan", self.model, "-o", self.model), ("plan", self.model, "--stats", stats, "-o", stats),
+                     ("run", self.model, "-f", self.text, "-n", "1", "--trace", self.text),
+                     ("run", self.model, "-p", "x", "-n", "1", "--trace", self.model)]:
+            with self.subTest(args=args[0]):
+                self.fails(2, "to be", *args)
+        self.assertEqual({path: path.read_bytes() for path in before}, before)
 
     def test_wrong_usage_and_texts_that_are_none(self):
         none = self.write("none.txt", b"")

@@ -128,6 +128,17 @@ class Npu(Case):
         path.write_text(json.dumps(plan))
         self.fails(1, f"expert {gone} is placed nowhere", "run", self.model, *run, *NPU)
 
+    def test_a_plan_beside_the_model_that_is_not_taken_is_named(self):
+        path = self.dir / "tiny.npumoe" / "plan.json"
+        path.parent.mkdir(exist_ok=True)
+        try:
+            for text, reason in [(b"", "plan.json"), (b'{"npu": "m4"}', "is for npu m4")]:
+                path.write_bytes(text)
+                done = self.ok("run", self.model, "-p", PROMPT, "-n", "1", "--temp", "0", *NPU)
+                self.assertRegex(done.err, rf"note: the model's own plan is not taken: .*{reason}")
+        finally:
+            path.unlink()
+
     def test_eval_prints_agreement(self):
         text = self.write("text.txt", PROMPT.encode() * 4)
         done = json.loads(self.ok("eval", self.model, "-f", text, *NPU, "--placement", "base", "--npu-chunk", "64",

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 
@@ -37,6 +38,38 @@ class Programs(Case):
         other, _ = self.compile("-o", out, "--placement", "tiers+groups", "--npu-chunk", "64")
         self.assertEqual({program["kept"] for program in other["programs"]}, {False})
         self.assertIn("function", self.ok("info", out / "experts_0_0.mlpackage").text())
+
+    def test_what_somebody_damaged_is_made_anew(self):
+        out = self.dir / "damaged"
+        self.compile("-o", out, *ON_NPU)
+        first, second = out / "experts_0_0.mlpackage", out / "experts_1_0.mlpackage"
+        weights = first / "Data" / "com.apple.CoreML" / "weights" / "weight.bin"
+        whole = weights.read_bytes()
+
+        def cut():
+            weights.write_bytes(whole[:1000])
+
+        def exchange():
+            shutil.rmtree(first)
+            shutil.copytree(second, first)
+
+        for damage in (cut, weights.unlink, exchange):
+            damage()
+            report, _ = self.compile("-o", out, *ON_NPU)
+            made = [program["name"] for program in report["programs"] if not program["kept"]]
+            self.assertEqual(made, ["experts_0_0"])
+            self.assertEqual(weights.read_bytes(), whole)
+
+    def test_leftovers_of_a_killed_process_go(self):
+        out = self.dir / "leftovers"
+        self.compile("-o", out, *ON_NPU)
+        shutil.rmtree(out / "experts_0_0.mlpackage")
+        old, young = out / "experts_0_0.mlpackage.tmp999999", out / "experts_0_0.mlpackage.tmp999998"
+        for path in (old, young):
+            path.mkdir()
+        os.utime(old, (1, 1))
+        self.compile("-o", out, *ON_NPU)
+        self.assertEqual((old.exists(), young.exists()), (False, True))
 
     def test_without_a_folder_they_lie_beside_the_model(self):
         self.ok("compile", self.model, *ON_NPU)
@@ -105,6 +138,11 @@ class Cache(Case):
         self.assertEqual({program["key"] for program in listed}, {good, bad, other})
         self.assertEqual(self.cache("rm", "--failed").text(), "1 programs removed, 2.00 KiB\n")
         self.assertEqual(self.cache("rm", "aaaa").text(), "1 programs removed, 2.00 KiB\n")
+        strange = self.dir / "cache" / "programs" / os.fsdecode(b"\xff\x1bodd")
+        strange.mkdir()
+        self.assertIn("damaged", self.cache("ls").text())
+        self.assertEqual(len(json.loads(self.cache("ls", "--json").text())["programs"]), 2)
+        strange.rmdir()
         self.assertEqual([p["key"] for p in json.loads(self.cache("ls", "--json").text())["programs"]], [other])
         self.assertEqual(self.cache("rm", "--all").text(), "1 programs removed, 2.00 KiB\n")
 

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "graph/mlpackage/folder.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
 
@@ -20,12 +24,38 @@ namespace fs = std::filesystem;
 Result<std::string> MakeBeside(const std::string& path, const char* what) {
   std::error_code error;
   for (int attempt = 0; attempt < 100; ++attempt) {
-    const std::string name =
-        path + what + std::to_string(::getpid()) + (attempt == 0 ? "" : "." + std::to_string(attempt));
+    std::string name = fmt::format("{}{}{}", path, what, ::getpid());
+    if (attempt > 0) name += fmt::format(".{}", attempt);
     if (fs::create_directory(name, error)) return name;
     if (error) break;
   }
   return MakeError(Code::kIo, "{}: cannot write: {}", path, error ? error.message() : "no free temporary name");
+}
+
+int OpenFolder(const std::string& path) { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }
+
+// Folders that processes which are gone were filling for `path`. One that was just made may not be locked yet.
+void RemoveLeftovers(const std::string& path) {
+  constexpr auto kYoung = std::chrono::seconds(10);
+  const fs::path whole(path);
+  const std::string prefix = whole.filename().string() + ".tmp";
+  const fs::path parent = whole.has_parent_path() ? whole.parent_path() : fs::path(".");
+  std::vector<std::string> left;
+  std::error_code error;
+  for (fs::directory_iterator at(parent, error), end; !error && at != end; at.increment(error)) {
+    if (!at->path().filename().string().starts_with(prefix)) continue;
+    std::error_code ignored;
+    const auto changed = fs::last_write_time(at->path(), ignored);
+    if (ignored || fs::file_time_type::clock::now() - changed < kYoung) continue;
+    const int lock = OpenFolder(at->path());
+    if (lock < 0) continue;
+    if (::flock(lock, LOCK_EX | LOCK_NB) == 0) left.push_back(at->path());
+    ::close(lock);
+  }
+  for (const std::string& folder : left) {
+    std::error_code ignored;
+    fs::remove_all(folder, ignored);
+  }
 }
 
 }  // namespace
@@ -40,16 +70,22 @@ Result<AtomicFolder> AtomicFolder::Create(const std::string& path, const std::st
       return MakeError(Code::kIo, "{}: cannot write: exists and is no package", path);
     }
   }
+  RemoveLeftovers(path);
   NM_TRY_VAR(std::string temporary, MakeBeside(path, ".tmp"));
-  return AtomicFolder(path, std::move(temporary));
+  const int lock = OpenFolder(temporary);
+  if (lock >= 0) static_cast<void>(::flock(lock, LOCK_EX | LOCK_NB));
+  return AtomicFolder(path, std::move(temporary), lock);
 }
 
 AtomicFolder::AtomicFolder(AtomicFolder&& other) noexcept
-    : path_(std::move(other.path_)), temporary_(std::exchange(other.temporary_, {})) {}
+    : path_(std::move(other.path_)),
+      temporary_(std::exchange(other.temporary_, {})),
+      lock_(std::exchange(other.lock_, -1)) {}
 
 AtomicFolder::~AtomicFolder() {
   std::error_code error;
   if (!temporary_.empty()) fs::remove_all(temporary_, error);
+  if (lock_ >= 0) ::close(lock_);
 }
 
 Status AtomicFolder::MakeFolder(const std::string& name) const {

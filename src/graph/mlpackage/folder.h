@@ -8,8 +8,8 @@
 
 namespace npumoe {
 
-// Filled under a temporary name beside `path`, then renamed. Without Commit the destructor removes it. One thread at a
-// time.
+// Filled under a temporary name beside `path`, then renamed. Without Commit the destructor removes it; what a killed
+// process left is removed by the next one that writes `path`. One thread at a time.
 class AtomicFolder {
  public:
   // `path` may be free, an empty folder, or a folder that holds `mark`, which Commit then replaces; anything else
@@ -24,9 +24,11 @@ class AtomicFolder {
   Status Commit();
 
  private:
-  AtomicFolder(std::string path, std::string temporary) : path_(std::move(path)), temporary_(std::move(temporary)) {}
+  AtomicFolder(std::string path, std::string temporary, int lock)
+      : path_(std::move(path)), temporary_(std::move(temporary)), lock_(lock) {}
   std::string path_;
   std::string temporary_;  // empty after Commit
+  int lock_ = -1;          // on the temporary folder: the system drops it with the process
 };
 
 }  // namespace npumoe

@@ -26,6 +26,9 @@ struct PackageMetadata {
 struct WritePackageOptions {
   std::string default_function;                     // empty = the first; only where there are functions to choose from
   std::map<std::string, std::string> user_defined;  // shown by Apple's tools
+  // A key of `user_defined` that gets the weight file's length, so that a cut file can be told without the graph; empty:
+  // none.
+  std::string weight_bytes_key;
 };
 
 struct WrittenPackage {

@@ -89,7 +89,7 @@ TEST(ApplePackages, SurviveBeingWrittenAndReadAgain) {
     const auto package = ReadPackage(path.string());
     ASSERT_TRUE(package.ok()) << package.error().message;
     const fs::path copy = fs::path(testing::TempDir()) / path.filename();
-    const auto written = WritePackage(package->graph, copy.string(), {package->metadata.default_function, {}});
+    const auto written = WritePackage(package->graph, copy.string(), {package->metadata.default_function, {}, {}});
     ASSERT_TRUE(written.ok()) << written.error().message;
     const auto again = ReadPackage(copy.string());
     ASSERT_TRUE(again.ok()) << again.error().message;

@@ -54,6 +54,7 @@ class ModelWriter {
   }
   void SetValue(uint32_t constant, mil::Value& out);
   Status Describe(const WritePackageOptions& options);
+  void AddMetadata(const WritePackageOptions& options);
 
   const Graph& graph_;
   const int opset_;
@@ -238,11 +239,6 @@ void DescribeFeatures(const Function& function, const std::vector<ValueId>& ids,
 
 Status ModelWriter::Describe(const WritePackageOptions& options) {
   mil::ModelDescription& out = *model_.mutable_description();
-  for (const auto& [key, value] : options.user_defined) {
-    mil::TextEntry& entry = *out.mutable_metadata()->add_user_defined();
-    entry.set_key(key);
-    entry.set_value(value);
-  }
   if (!NeedsFunctions(graph_)) {
     DescribeFeatures(graph_.functions[0], graph_.functions[0].inputs, *out.mutable_inputs());
     DescribeFeatures(graph_.functions[0], graph_.functions[0].outputs, *out.mutable_outputs());
@@ -281,7 +277,21 @@ Status ModelWriter::Write(const WritePackageOptions& options) {
     return MakeError(Code::kUnsupported, "package: {} bytes of weights, a package's weight file has less than {}",
                      blobs_.file_bytes(), kMaxWeightFileBytes);
   }
+  AddMetadata(options);
   return Ok{};
+}
+
+// After everything else: the weight file's length is known then.
+void ModelWriter::AddMetadata(const WritePackageOptions& options) {
+  auto user_defined = options.user_defined;
+  if (!options.weight_bytes_key.empty()) {
+    user_defined[options.weight_bytes_key] = fmt::format("{}", blobs_.empty() ? 0 : blobs_.file_bytes());
+  }
+  for (const auto& [key, value] : user_defined) {
+    mil::TextEntry& entry = *model_.mutable_description()->mutable_metadata()->add_user_defined();
+    entry.set_key(key);
+    entry.set_value(value);
+  }
 }
 
 Status WriteFiles(const ModelWriter& writer, const std::string& model, const std::string& path) {

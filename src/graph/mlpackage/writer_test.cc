@@ -106,7 +106,7 @@ TEST(WritePackage, StoresEqualDataOnce) {
   }
   const Graph graph = std::move(b).Finish().value();
   const Scratch scratch;
-  const Package package = RoundTrip(graph, scratch.File("x.mlpackage"), {"rows_2", {{"key", "value"}}});
+  const Package package = RoundTrip(graph, scratch.File("x.mlpackage"), {"rows_2", {{"key", "value"}}, {}});
   EXPECT_EQ(fs::file_size(scratch.File("x.mlpackage") + kWeightsFile), 160u);
   EXPECT_EQ(HashGraph(package.graph), HashGraph(graph));
   EXPECT_EQ(package.graph.constants.size(), 1u);
@@ -334,7 +334,7 @@ TEST(WritePackage, RefusesWhatNoPackageHolds) {
   refused(ScaleGraph(), "x.mlmodel", Code::kInvalidArgument, "wanted a name that ends in .mlpackage");
   refused({}, "x.mlpackage", Code::kInvalidArgument, "has no functions");
   refused(ScaleGraph(), "x.mlpackage", Code::kInvalidArgument, "default function 'other', there is only 'main'",
-          {"other", {}});
+          {"other", {}, {}});
   refused(ScaleGraph(), "absent/x.mlpackage", Code::kIo, "cannot write: No such file or directory");
   GraphBuilder b;
   b.BeginFunction("main");
