@@ -14,7 +14,7 @@ namespace npumoe {
 
 // One graph on the NPU.
 struct Probe {
-  std::string name;     // "attention stage, 64 tokens", "4 x conv 2048 to 2048, 1024 rows"
+  std::string name;     // "attention stage, 64 tokens", "2 x conv 2048 to 2048, 1024 rows"
   std::string failure;  // why it did not run; empty when it did
   double seconds = 0;   // median of `n_runs`; simulated or real as SelfTestReport says
   uint32_t n_runs = 0;

@@ -447,7 +447,7 @@ RoutingStats TwoLayers() {
   stats.sources = {"t"};
   stats.n_tokens = 1600;
   LayerRouting moe;
-  moe.loads = {{{{4, 2}}, {{2, 2}}, {{1, 2}}, {{0, 2}}}};
+  moe.loads = {{{{4, 2}}, {{3, 2}}, {{1, 2}}, {{0, 2}}}};
   moe.tokens = {800, 400, 400, 0};
   moe.mean_output_norm = {1, 1, 1, 0};
   moe.half_tokens = {{400, 200, 200, 0}, {400, 200, 200, 0}};
@@ -505,6 +505,7 @@ TEST(CalibrationSvg, DrawsAnyNumberOfExperts) {
     RoutingStats stats = TwoLayers();
     stats.n_experts = n_experts;
     stats.top_k = std::min(1u, n_experts);
+    stats.n_tokens = 0;  // nobody was ever chosen
     stats.layers[1] = LayerRouting();
     if (n_experts > 0) {
       stats.layers[1].loads = {std::vector<LoadHistogram>(n_experts)};

@@ -36,6 +36,17 @@ class PlanDocumentTest : public testing::Test {
     const uint32_t lengths[] = {256, 2048};
     RoutingStats stats = UniformStats(model.config(), lengths);
     stats.model_hash = ModelHash(model);
+    // Every chunk alike, so that all counts agree, as a file's must.
+    constexpr uint32_t kChunks = 64;
+    const uint32_t n = stats.n_experts;
+    for (LayerRouting& layer : stats.layers) {
+      if (layer.tokens.empty()) continue;
+      layer.tokens.assign(n, stats.n_tokens * stats.top_k / n);
+      layer.half_tokens.assign(2, std::vector<uint64_t>(n, layer.tokens[0] / 2));
+      for (size_t i = 0; i < std::size(lengths); ++i) {
+        layer.loads[i].assign(n, LoadHistogram{{lengths[i] * stats.top_k / n, kChunks}});
+      }
+    }
     return stats;
   }
   static std::string Problem(const Result<Plan>& plan) { return plan.ok() ? std::string() : plan.error().message; }
