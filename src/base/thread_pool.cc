@@ -68,7 +68,8 @@ struct ThreadPool::Impl {
       for (int spin = 0; spin < kSpins && LoopOf(ticket.load()) == seen; ++spin) Pause();
       if (LoopOf(ticket.load()) == seen) {
         std::unique_lock lock(mutex);
-        wake.wait(lock, [&] { return LoopOf(ticket.load()) != seen; });
+        // A worker that came late to the last loop may have seen the destructor's number already: `stop` too must wake.
+        wake.wait(lock, [&] { return stop.load() || LoopOf(ticket.load()) != seen; });
       }
       if (stop.load()) return;
       seen = Drain(thread);

@@ -106,6 +106,14 @@ TEST(ThreadPool, DoesNotWaitForWorkersThatHoldNoTask) {
 }
 #endif
 
+// A worker that wakes for the last loop while the pool is being destroyed must not sleep for ever.
+TEST(ThreadPool, EndsRightAfterALoop) {
+  for (int i = 0; i < 5000; ++i) {
+    ThreadPool pool(3);
+    pool.ParallelFor(2, [](size_t, size_t) {});
+  }
+}
+
 TEST(ThreadPool, EndsWithoutEverWorking) {
   for (int i = 0; i < 50; ++i) ThreadPool pool(4);
 }
