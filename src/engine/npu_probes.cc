@@ -1,19 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "npumoe/self_test.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <optional>
 #include <utility>
 
 #include "base/check.h"
 #include "base/files.h"
 #include "base/random.h"
+#include "base/temporary_folder.h"
 #include "engine/npu_device.h"
 #include "engine/options.h"
 #include "engine/system.h"
@@ -32,32 +29,18 @@
 namespace npumoe {
 namespace {
 
-namespace fs = std::filesystem;
-
 constexpr size_t kChunk = 64, kCache = 128;      // tokens and earlier positions of the stages that are compared
 constexpr char kShape[] = "tiny-qwen3moe";
 
-// A random model on disk for as long as this lives.
-class RandomModelFile {
- public:
-  ~RandomModelFile() {
-    std::error_code ignored;
-    if (!folder_.empty()) fs::remove_all(folder_, ignored);
-  }
-  Result<Model> Open() {
-    std::error_code error;
-    std::string pattern = (fs::temp_directory_path(error) / "npumoe-self-test-XXXXXX").string();
-    if (error || ::mkdtemp(pattern.data()) == nullptr) return MakeError(Code::kIo, "{}: cannot write", pattern);
-    folder_ = pattern;
-    RandomModelSpec spec;
-    NM_TRY_VAR(spec.config, ShapeByName(kShape));
-    NM_TRY(WriteRandomModel(spec, folder_ + "/model.gguf"));
-    return Model::Open(folder_ + "/model.gguf", {});
-  }
-
- private:
-  std::string folder_;
-};
+// A random model whose file lies in `folder`.
+Result<Model> MakeRandomModel(TemporaryFolder& folder) {
+  NM_TRY(folder.Make("npumoe-self-test"));
+  const std::string path = folder.path() + "/model.gguf";
+  RandomModelSpec spec;
+  NM_TRY_VAR(spec.config, ShapeByName(kShape));
+  NM_TRY(WriteRandomModel(spec, path));
+  return Model::Open(path, {});
+}
 
 std::vector<std::byte> RandomHalves(size_t n, double sigma, Random& random) {
   std::vector<std::byte> bytes(n * sizeof(uint16_t));
@@ -97,8 +80,8 @@ class SelfTest {
       : device_(device), spec_(device.Spec()), report_(report), progress_(progress), n_runs_(n_runs) {}
 
   Status Run() {
-    RandomModelFile file;
-    NM_TRY_VAR(const Model model, file.Open());
+    TemporaryFolder folder;
+    NM_TRY_VAR(const Model model, MakeRandomModel(folder));
     const LayerWeights& weights = model.weights().layers[0];
     const uint32_t lengths[] = {0, kCache};
     NM_TRY(Compare(fmt::format("attention stage, {} tokens", kChunk),

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -8,6 +7,7 @@
 #include <system_error>
 
 #include "base/check.h"
+#include "base/temporary_folder.h"
 #include "graph/mlpackage/mlpackage.h"
 #include "graph/names.h"
 #include "graph/npy.h"
@@ -154,28 +154,6 @@ Result<std::vector<PackageOutput>> WriteOutputs(const Function& function, std::v
   return outputs;
 }
 
-// A folder that goes when this does.
-class TemporaryFolder {
- public:
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
-  }
-  Status Make() {
-    std::error_code error;
-    std::string pattern = (std::filesystem::temp_directory_path(error) / "npumoe-exec-XXXXXX").string();
-    if (error || ::mkdtemp(pattern.data()) == nullptr) {
-      return MakeError(Code::kIo, "{}: cannot make a temporary folder: {}", pattern, std::strerror(errno));
-    }
-    path_ = pattern;
-    return Ok{};
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
 // Dense tensors of the types that Core ML takes and gives: fp16, fp32, int32.
 std::vector<std::byte> BytesOf(const Array& array) {
   std::vector<std::byte> bytes(array.type.bytes());
@@ -205,7 +183,7 @@ Array ArrayOf(const ValueType& type, std::span<const std::byte> bytes) {
 Result<std::vector<Array>> RunWithCoreMl(const std::string& path, const Package& package, const Function& function,
                                          const std::vector<Array>& inputs, ComputeUnits units) {
   TemporaryFolder folder;
-  NM_TRY(folder.Make());
+  NM_TRY(folder.Make("npumoe-exec"));
   const std::string compiled = folder.path() + "/program.mlmodelc";
   NM_TRY(CompileCoreMl(path, compiled));
   NM_TRY_VAR(const auto model, LoadCoreMl(compiled, InterfaceOf(function, package.metadata.multi_function), units));

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -135,11 +134,6 @@ ProgramCache::ProgramCache(std::string folder, uint64_t max_bytes) : folder_(std
   }
 }
 
-ProgramCache::~ProgramCache() {
-  std::error_code ignored;
-  if (!scratch_.empty()) fs::remove_all(scratch_, ignored);
-}
-
 std::string ProgramCache::Path(std::string_view name) const { return folder_ + "/" + std::string(name); }
 
 // Folders of processes that are gone: whoever fills one keeps it locked.
@@ -181,7 +175,7 @@ std::optional<CacheLease> ProgramCache::Find(std::string_view key) {
   {
     const std::lock_guard lock(mutex_);
     if (const auto own = own_.find(key); own != own_.end()) {
-      return CacheLease(scratch_ + "/" + std::string(key), own->second, -1);
+      return CacheLease(scratch_.path() + "/" + std::string(key), own->second, -1);
     }
   }
   if (folder_.empty()) return std::nullopt;
@@ -221,21 +215,13 @@ bool ProgramCache::Discard(const std::string& path) const {
   return gone;
 }
 
-std::string ProgramCache::Scratch() {
-  const std::lock_guard lock(mutex_);
-  if (scratch_.empty()) {
-    std::error_code error;
-    std::string pattern = (fs::temp_directory_path(error) / "npumoe-programs-XXXXXX").string();
-    if (!error && ::mkdtemp(pattern.data()) != nullptr) scratch_ = pattern;
-  }
-  return scratch_;
-}
-
 Result<CacheLease> ProgramCache::MakePrivate(std::string_view key, std::string_view, std::string_view failure,
                                              const std::function<Status(const std::string&)>& make) {
-  const std::string scratch = Scratch();
-  if (scratch.empty()) return MakeError(Code::kIo, "no temporary folder for compiled programs can be made");
-  const std::string path = scratch + "/" + std::string(key);
+  {
+    const std::lock_guard lock(mutex_);
+    if (scratch_.path().empty()) NM_TRY(scratch_.Make("npumoe-programs"));
+  }
+  const std::string path = scratch_.path() + "/" + std::string(key);
   std::error_code error;
   fs::create_directory(path, error);
   if (error) return CannotWrite(path, error);

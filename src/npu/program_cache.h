@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/temporary_folder.h"
 #include "npumoe/programs.h"
 
 namespace npumoe {
@@ -45,7 +46,6 @@ class ProgramCache {
   // Makes `folder` if it is missing, and removes what killed processes left. A folder that cannot be written is read all
   // the same; what is made then lies in a temporary folder of this object (see `note`). Without `folder`: only there.
   ProgramCache(std::string folder, uint64_t max_bytes);
-  ~ProgramCache();
   ProgramCache(const ProgramCache&) = delete;
   ProgramCache& operator=(const ProgramCache&) = delete;
 
@@ -71,7 +71,6 @@ class ProgramCache {
 
  private:
   std::string Path(std::string_view name) const;
-  std::string Scratch();
   Result<CacheLease> MakePrivate(std::string_view key, std::string_view what, std::string_view failure,
                                  const std::function<Status(const std::string& folder)>& make);
   Result<CacheLease> Publish(std::string_view key, std::string_view what, std::string_view failure,
@@ -86,7 +85,7 @@ class ProgramCache {
   bool writable_ = false;
   std::string note_;
   mutable std::mutex mutex_;
-  std::string scratch_;                         // of this object, made when first needed
+  TemporaryFolder scratch_;                              // of this object, made when first needed
   std::map<std::string, std::string, std::less<>> own_;  // key -> failure, of entries in scratch_
 };
 
