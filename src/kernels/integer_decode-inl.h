@@ -96,19 +96,13 @@ HWY_INLINE Quad Transpose(const void* p, size_t stride) { return Transpose(stati
 HWY_INLINE __m512i LowNibblesOf(__m512i v) { return _mm512_and_si512(v, _mm512_set1_epi8(15)); }
 HWY_INLINE __m512i HighNibblesOf(__m512i v) { return LowNibblesOf(_mm512_srli_epi16(v, 4)); }
 
-// The f16 in the lower half of every word, to f32.
-HWY_INLINE __m512 LowHalvesOf(__m512i words) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(words)); }
-
-// Mxfp4Scale of bytes, [16 * count].
-HWY_INLINE void ExponentsToScales(const uint8_t* exponents, size_t count, float* out) {
+// Mxfp4Scale of 16 bytes.
+HWY_INLINE __m512 ExponentsToScales(__m128i exponents) {
   const __m512i one = _mm512_set1_epi32(1);
-  for (size_t i = 0; i < count; ++i) {
-    const __m512i e = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(exponents + 16 * i)));
-    const __m512i normal = _mm512_slli_epi32(_mm512_sub_epi32(e, one), 23);
-    const __m512i subnormal = _mm512_sllv_epi32(_mm512_set1_epi32(0x00200000), e);
-    const __m512i bits = _mm512_mask_mov_epi32(normal, _mm512_cmple_epi32_mask(e, one), subnormal);
-    _mm512_storeu_si512(out + 16 * i, bits);
-  }
+  const __m512i e = _mm512_cvtepu8_epi32(exponents);
+  const __m512i normal = _mm512_slli_epi32(_mm512_sub_epi32(e, one), 23);
+  const __m512i subnormal = _mm512_sllv_epi32(_mm512_set1_epi32(0x00200000), e);
+  return _mm512_castsi512_ps(_mm512_mask_mov_epi32(normal, _mm512_cmple_epi32_mask(e, one), subnormal));
 }
 
 // ---- What the formats have in common: elements per block, zero of the codes, groups per 32 elements, offsets or not.
@@ -162,71 +156,107 @@ struct Format<BlockQ6K> {
 
 // ---- Formats of 32-element blocks
 
-// The 8-bit codes of one block of every row: q points at the block of row 0.
-HWY_INLINE void DecodeCodes(const BlockQ8_0* q, size_t stride, uint8_t* codes) {
+// DecodeCodes hands the 8-bit codes of one block of every row to take(word, codes), word in [0, 8) in any order: lane r
+// holds elements 4 * word to 4 * word + 3 of row r. q points at the block of row 0.
+
+template <typename Take>
+HWY_INLINE void DecodeCodes(const BlockQ8_0* q, size_t stride, const Take& take) {
   const __m512i flip = _mm512_set1_epi8(-128);
   for (size_t half = 0; half < 2; ++half) {
     const Quad quad = Transpose(q->qs + 16 * half, stride);
-    for (size_t j = 0; j < 4; ++j) {
-      _mm512_store_si512(codes + 256 * half + 64 * j, _mm512_xor_si512(quad.d[j], flip));
-    }
+    for (size_t j = 0; j < 4; ++j) take(4 * half + j, _mm512_xor_si512(quad.d[j], flip));
   }
 }
 
-// Codes from nibbles in low/high halves, as they are or through a table of 16 signed values.
-template <bool kTable>
-HWY_INLINE void DecodeNibbleCodes(const uint8_t* qs, size_t stride, const int8_t* table, uint8_t* codes) {
+// Codes from nibbles in low/high halves.
+template <typename Take>
+HWY_INLINE void DecodeNibbles(const uint8_t* qs, size_t stride, const Take& take) {
   const Quad quad = Transpose(qs, stride);
-  __m512i values = _mm512_setzero_si512();
-  if constexpr (kTable) {
-    values = _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
-    values = _mm512_xor_si512(values, _mm512_set1_epi8(-128));
-  }
   for (size_t j = 0; j < 4; ++j) {
-    __m512i low = LowNibblesOf(quad.d[j]), high = HighNibblesOf(quad.d[j]);
-    if constexpr (kTable) {
-      low = _mm512_shuffle_epi8(values, low);
-      high = _mm512_shuffle_epi8(values, high);
-    }
-    _mm512_store_si512(codes + 64 * j, low);
-    _mm512_store_si512(codes + 256 + 64 * j, high);
+    take(j, LowNibblesOf(quad.d[j]));
+    take(4 + j, HighNibblesOf(quad.d[j]));
   }
 }
-HWY_INLINE void DecodeCodes(const BlockQ4_0* q, size_t stride, uint8_t* codes) {
-  DecodeNibbleCodes<false>(q->qs, stride, nullptr, codes);
+template <typename Take>
+HWY_INLINE void DecodeCodes(const BlockQ4_0* q, size_t stride, const Take& take) {
+  DecodeNibbles(q->qs, stride, take);
 }
-HWY_INLINE void DecodeCodes(const BlockQ4_1* q, size_t stride, uint8_t* codes) {
-  DecodeNibbleCodes<false>(q->qs, stride, nullptr, codes);
-}
-HWY_INLINE void DecodeCodes(const BlockIQ4NL* q, size_t stride, uint8_t* codes) {
-  DecodeNibbleCodes<true>(q->qs, stride, kIq4Values.data(), codes);
-}
-HWY_INLINE void DecodeCodes(const BlockMXFP4* q, size_t stride, uint8_t* codes) {
-  DecodeNibbleCodes<true>(q->qs, stride, kMxfp4Values.data(), codes);
+template <typename Take>
+HWY_INLINE void DecodeCodes(const BlockQ4_1* q, size_t stride, const Take& take) {
+  DecodeNibbles(q->qs, stride, take);
 }
 
-// Adds 16 to the codes of the elements whose bit in qh is set: word j of `codes` holds elements 4 j to 4 j + 3.
-HWY_INLINE void AddFifthBits(const uint8_t* qh, size_t stride, uint8_t* codes) {
-  alignas(64) uint32_t bits[kSlabRows];
-  for (size_t r = 0; r < kSlabRows; ++r) std::memcpy(&bits[r], qh + r * stride, sizeof(uint32_t));
-  __m512i left = _mm512_load_si512(bits);
-  for (size_t j = 0; j < 8; ++j) {
+// Through a table of 16 signed values.
+template <typename Take>
+HWY_INLINE void DecodeTable(const uint8_t* qs, size_t stride, const int8_t* table, const Take& take) {
+  __m512i values = _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
+  values = _mm512_xor_si512(values, _mm512_set1_epi8(-128));
+  DecodeNibbles(qs, stride, [&](size_t word, __m512i codes) { take(word, _mm512_shuffle_epi8(values, codes)); });
+}
+template <typename Take>
+HWY_INLINE void DecodeCodes(const BlockIQ4NL* q, size_t stride, const Take& take) {
+  DecodeTable(q->qs, stride, kIq4Values.data(), take);
+}
+template <typename Take>
+HWY_INLINE void DecodeCodes(const BlockMXFP4* q, size_t stride, const Take& take) {
+  DecodeTable(q->qs, stride, kMxfp4Values.data(), take);
+}
+
+// With 16 added to the codes of the elements whose bit in qh is set.
+template <typename Take>
+HWY_INLINE void DecodeFiveBits(const uint8_t* qs, const uint8_t* qh, size_t stride, const Take& take) {
+  alignas(64) uint32_t rows[kSlabRows];
+  for (size_t r = 0; r < kSlabRows; ++r) std::memcpy(&rows[r], qh + r * stride, sizeof(uint32_t));
+  const __m512i bits = _mm512_load_si512(rows);
+  DecodeNibbles(qs, stride, [&](size_t word, __m512i codes) {
     // Bits 0..3 of the word to bit 4 of bytes 0..3: copies of the nibble shifted by 7 apart do not overlap at those
     // bits.
-    const __m512i nibble = _mm512_and_si512(left, _mm512_set1_epi32(15));
+    const __m512i shifted = _mm512_srl_epi32(bits, _mm_cvtsi32_si128(static_cast<int>(4 * word)));
+    const __m512i nibble = _mm512_and_si512(shifted, _mm512_set1_epi32(15));
     const __m512i spread = _mm512_mullo_epi32(nibble, _mm512_set1_epi32(0x00204081 << 4));
-    const __m512i fifth = _mm512_and_si512(spread, _mm512_set1_epi8(16));
-    _mm512_store_si512(codes + 64 * j, _mm512_or_si512(_mm512_load_si512(codes + 64 * j), fifth));
-    left = _mm512_srli_epi32(left, 4);
+    take(word, _mm512_or_si512(codes, _mm512_and_si512(spread, _mm512_set1_epi8(16))));
+  });
+}
+template <typename Take>
+HWY_INLINE void DecodeCodes(const BlockQ5_0* q, size_t stride, const Take& take) {
+  DecodeFiveBits(q->qs, q->qh, stride, take);
+}
+template <typename Take>
+HWY_INLINE void DecodeCodes(const BlockQ5_1* q, size_t stride, const Take& take) {
+  DecodeFiveBits(q->qs, q->qh, stride, take);
+}
+
+// 16 halves, one per row, as the lower (kOffset: both) halves of words. One by one: a gather takes longer.
+HWY_INLINE __m256i LoadHalves(const std::byte* p, size_t stride) {
+  const auto at = [&](size_t r) {
+    uint16_t half;
+    std::memcpy(&half, p + r * stride, sizeof(half));
+    return static_cast<int16_t>(half);
+  };
+  const __m128i low = _mm_setr_epi16(at(0), at(1), at(2), at(3), at(4), at(5), at(6), at(7));
+  const __m128i high = _mm_setr_epi16(at(8), at(9), at(10), at(11), at(12), at(13), at(14), at(15));
+  return _mm256_set_m128i(high, low);
+}
+
+// Scales, and for formats that have them offsets, of one block of every row.
+template <typename Block>
+struct ScalesOf {
+  __m512 scale, offset;
+};
+template <typename Block>
+HWY_INLINE ScalesOf<Block> DecodeScales(const Block* q, size_t stride) {
+  if constexpr (requires { q->e; }) {
+    alignas(16) uint8_t exponents[kSlabRows];
+    const auto* bytes = reinterpret_cast<const std::byte*>(&q->e);
+    for (size_t r = 0; r < kSlabRows; ++r) exponents[r] = static_cast<uint8_t>(bytes[r * stride]);
+    return {ExponentsToScales(_mm_load_si128(reinterpret_cast<const __m128i*>(exponents))), _mm512_setzero_ps()};
+  } else {
+    // d, and in formats that have it m, are in the first four bytes of a block.
+    const auto* bytes = reinterpret_cast<const std::byte*>(q);
+    const __m512 scale = _mm512_cvtph_ps(LoadHalves(bytes, stride));
+    if constexpr (!Format<Block>::kOffset) return {scale, _mm512_setzero_ps()};
+    return {scale, _mm512_cvtph_ps(LoadHalves(bytes + 2, stride))};
   }
-}
-HWY_INLINE void DecodeCodes(const BlockQ5_0* q, size_t stride, uint8_t* codes) {
-  DecodeNibbleCodes<false>(q->qs, stride, nullptr, codes);
-  AddFifthBits(q->qh, stride, codes);
-}
-HWY_INLINE void DecodeCodes(const BlockQ5_1* q, size_t stride, uint8_t* codes) {
-  DecodeNibbleCodes<false>(q->qs, stride, nullptr, codes);
-  AddFifthBits(q->qh, stride, codes);
 }
 
 // Most 32-element blocks of a slab: 16 * 512 bytes of codes, so that two slabs with their scales stay in a first-level
@@ -235,31 +265,16 @@ inline constexpr size_t kMaxSlabBlocks = 16;
 
 template <typename Block>
 HWY_NOINLINE void DecodeSlab32(const SlabRows& rows, size_t n_blocks, size_t rows_ahead, const Slab& slab) {
-  const auto block = [&](size_t r, size_t b) {
-    return reinterpret_cast<const Block*>(rows.first + r * rows.stride) + b;  // packed: any address will do
-  };
-  if constexpr (requires(Block q) { q.d; }) {
-    // d, and in formats that have it m, are in the first four bytes of a block.
-    const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    const __m512i at = _mm512_mullo_epi32(lanes, _mm512_set1_epi32(static_cast<int32_t>(rows.stride)));
-    for (size_t b = 0; b < n_blocks; ++b) {
-      const __m512i words = _mm512_i32gather_epi32(at, block(0, b), 1);
-      _mm512_store_ps(slab.scales + kSlabRows * b, LowHalvesOf(words));
-      if constexpr (Format<Block>::kOffset) {
-        _mm512_store_ps(slab.offsets + kSlabRows * b, LowHalvesOf(_mm512_srli_epi32(words, 16)));
-      }
-    }
-  } else {
-    alignas(64) uint8_t exponents[kMaxSlabBlocks * kSlabRows];
-    for (size_t r = 0; r < kSlabRows; ++r) {
-      for (size_t b = 0; b < n_blocks; ++b) exponents[kSlabRows * b + r] = block(r, b)->e;
-    }
-    ExponentsToScales(exponents, n_blocks, slab.scales);
-  }
+  const auto* blocks = reinterpret_cast<const Block*>(rows.first);  // packed: any address will do
   AheadOf ahead(rows, rows_ahead, n_blocks * sizeof(Block), n_blocks);
   for (size_t b = 0; b < n_blocks; ++b) {
     ahead.Step();
-    DecodeCodes(block(0, b), rows.stride, slab.codes + 512 * b);
+    const ScalesOf<Block> scales = DecodeScales(blocks + b, rows.stride);
+    _mm512_store_ps(slab.scales + kSlabRows * b, scales.scale);
+    if constexpr (Format<Block>::kOffset) _mm512_store_ps(slab.offsets + kSlabRows * b, scales.offset);
+    uint8_t* to = slab.codes + 512 * b;
+    DecodeCodes(blocks + b, rows.stride,
+                [&](size_t word, __m512i codes) { _mm512_store_si512(to + 64 * word, codes); });
   }
 }
 
@@ -305,62 +320,69 @@ HWY_INLINE void DecodeK4Scales(const Block* q, size_t stride, float* scales, flo
   ScaleFourBytes<false>(upper(_mm512_srli_epi32(head.d[3], 4), head.d[2]), minus_dmin, offsets + 64);
 }
 
-// codes: [8 blocks of 32, 8, 16, 4].
-HWY_INLINE void DecodeSuper(const BlockQ4K* q, size_t stride, uint8_t* codes, float* scales, float* offsets) {
+// DecodeSuperScales: scales and offsets of every group of one block of every row, [8 * groups, 16].
+// DecodeSuper hands the codes to take(part, word, codes) as DecodeCodes does, part being one of 8 runs of 32 elements;
+// each part's words come together with those of at most three others.
+
+HWY_INLINE void DecodeSuperScales(const BlockQ4K* q, size_t stride, float* scales, float* offsets) {
   DecodeK4Scales(q, stride, scales, offsets);
-  for (size_t part = 0; part < 8; ++part) {  // 16 bytes: half of two groups
-    const Quad quad = Transpose(q->qs + 16 * part, stride);
-    uint8_t* to = codes + 1024 * (part / 2) + 256 * (part % 2);
+}
+template <typename Take>
+HWY_INLINE void DecodeSuper(const BlockQ4K* q, size_t stride, const Take& take) {
+#pragma GCC unroll 8
+  for (size_t chunk = 0; chunk < 8; ++chunk) {  // 16 bytes: half of two groups
+    const Quad quad = Transpose(q->qs + 16 * chunk, stride);
+    const size_t part = chunk / 2 * 2, word = chunk % 2 * 4;
     for (size_t j = 0; j < 4; ++j) {
-      _mm512_store_si512(to + 64 * j, LowNibblesOf(quad.d[j]));
-      _mm512_store_si512(to + 512 + 64 * j, HighNibblesOf(quad.d[j]));
+      take(part, word + j, LowNibblesOf(quad.d[j]));
+      take(part + 1, word + j, HighNibblesOf(quad.d[j]));
     }
   }
 }
 
-HWY_INLINE void DecodeSuper(const BlockQ5K* q, size_t stride, uint8_t* codes, float* scales, float* offsets) {
+HWY_INLINE void DecodeSuperScales(const BlockQ5K* q, size_t stride, float* scales, float* offsets) {
   DecodeK4Scales(q, stride, scales, offsets);
+}
+template <typename Take>
+HWY_INLINE void DecodeSuper(const BlockQ5K* q, size_t stride, const Take& take) {
   const __m512i sixteen = _mm512_set1_epi8(16);
-  for (size_t half = 0; half < 2; ++half) {  // 16 of the 32 elements of every group
-    Quad high = Transpose(q->qh + 16 * half, stride);
-    for (size_t pair = 0; pair < 4; ++pair) {
-      const Quad quad = Transpose(q->qs + 32 * pair + 16 * half, stride);
-      uint8_t* to = codes + 1024 * pair + 256 * half;
-      for (size_t j = 0; j < 4; ++j) {
-        // Bits 0 and 1 of every byte belong to this pair of groups; the next two move down for the next.
-        const __m512i low_fifth = _mm512_and_si512(_mm512_slli_epi16(high.d[j], 4), sixteen);
-        const __m512i high_fifth = _mm512_and_si512(_mm512_slli_epi16(high.d[j], 3), sixteen);
-        _mm512_store_si512(to + 64 * j, _mm512_or_si512(LowNibblesOf(quad.d[j]), low_fifth));
-        _mm512_store_si512(to + 512 + 64 * j, _mm512_or_si512(HighNibblesOf(quad.d[j]), high_fifth));
-        high.d[j] = _mm512_srli_epi16(high.d[j], 2);
-      }
+#pragma GCC unroll 8
+  for (size_t chunk = 0; chunk < 8; ++chunk) {
+    const Quad quad = Transpose(q->qs + 16 * chunk, stride);
+    // 16 of the 32 elements of every group; bits 2 p and 2 p + 1 of every byte belong to pair p of groups.
+    const Quad high = Transpose(q->qh + chunk % 2 * 16, stride);
+    const size_t part = chunk / 2 * 2, word = chunk % 2 * 4;
+    for (size_t j = 0; j < 4; ++j) {
+      const __m512i bits = _mm512_srl_epi16(high.d[j], _mm_cvtsi32_si128(static_cast<int>(part)));
+      const __m512i low_fifth = _mm512_and_si512(_mm512_slli_epi16(bits, 4), sixteen);
+      const __m512i high_fifth = _mm512_and_si512(_mm512_slli_epi16(bits, 3), sixteen);
+      take(part, word + j, _mm512_or_si512(LowNibblesOf(quad.d[j]), low_fifth));
+      take(part + 1, word + j, _mm512_or_si512(HighNibblesOf(quad.d[j]), high_fifth));
     }
   }
 }
 
-HWY_INLINE void DecodeSuper(const BlockQ6K* q, size_t stride, uint8_t* codes, float* scales, float*) {
-  alignas(32) uint16_t halves[kSlabRows];
-  for (size_t r = 0; r < kSlabRows; ++r) {
-    std::memcpy(&halves[r], reinterpret_cast<const std::byte*>(&q->d) + r * stride, sizeof(uint16_t));
-  }
-  const __m512 d = _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(halves)));
+HWY_INLINE void DecodeSuperScales(const BlockQ6K* q, size_t stride, float* scales, float*) {
+  const __m512 d = _mm512_cvtph_ps(LoadHalves(reinterpret_cast<const std::byte*>(&q->d), stride));
   const Quad bytes = Transpose(q->scales, stride);
   for (size_t j = 0; j < 4; ++j) ScaleFourBytes<true>(bytes.d[j], d, scales + 64 * j);
+}
+template <typename Take>
+HWY_INLINE void DecodeSuper(const BlockQ6K* q, size_t stride, const Take& take) {
   const __m512i top = _mm512_set1_epi8(0x30);
-  for (size_t part = 0; part < 4; ++part) {  // half of the block, half of each 32 elements
-    const size_t half = part / 2, side = part % 2;
+#pragma GCC unroll 4
+  for (size_t chunk = 0; chunk < 4; ++chunk) {  // half of the block, half of each 32 elements
+    const size_t half = chunk / 2, side = chunk % 2, part = 4 * half;
     const Quad two = Transpose(q->qh + 32 * half + 16 * side, stride);
     const Quad low_a = Transpose(q->ql + 64 * half + 16 * side, stride);
     const Quad low_b = Transpose(q->ql + 64 * half + 32 + 16 * side, stride);
-    uint8_t* to = codes + 2048 * half + 256 * side;
     for (size_t j = 0; j < 4; ++j) {
-      const auto store = [&](size_t group, __m512i low, __m512i high) {
-        _mm512_store_si512(to + 512 * group + 64 * j, _mm512_or_si512(low, _mm512_and_si512(high, top)));
-      };
-      store(0, LowNibblesOf(low_a.d[j]), _mm512_slli_epi16(two.d[j], 4));
-      store(1, LowNibblesOf(low_b.d[j]), _mm512_slli_epi16(two.d[j], 2));
-      store(2, HighNibblesOf(low_a.d[j]), two.d[j]);
-      store(3, HighNibblesOf(low_b.d[j]), _mm512_srli_epi16(two.d[j], 2));
+      const size_t word = 4 * side + j;
+      const auto with = [&](__m512i low, __m512i high) { return _mm512_or_si512(low, _mm512_and_si512(high, top)); };
+      take(part, word, with(LowNibblesOf(low_a.d[j]), _mm512_slli_epi16(two.d[j], 4)));
+      take(part + 1, word, with(LowNibblesOf(low_b.d[j]), _mm512_slli_epi16(two.d[j], 2)));
+      take(part + 2, word, with(HighNibblesOf(low_a.d[j]), two.d[j]));
+      take(part + 3, word, with(HighNibblesOf(low_b.d[j]), _mm512_srli_epi16(two.d[j], 2)));
     }
   }
 }
@@ -372,7 +394,11 @@ HWY_NOINLINE void DecodeSlab256(const SlabRows& rows, size_t n_blocks, size_t ro
   AheadOf ahead(rows, rows_ahead, n_blocks / 8 * sizeof(Block), n_blocks / 8);
   for (size_t s = 0; s < n_blocks / 8; ++s) {
     ahead.Step();
-    DecodeSuper(blocks + s, rows.stride, slab.codes + 4096 * s, slab.scales + kScales * s, slab.offsets + kScales * s);
+    DecodeSuperScales(blocks + s, rows.stride, slab.scales + kScales * s, slab.offsets + kScales * s);
+    uint8_t* to = slab.codes + 4096 * s;
+    DecodeSuper(blocks + s, rows.stride, [&](size_t part, size_t word, __m512i codes) {
+      _mm512_store_si512(to + 512 * part + 64 * word, codes);
+    });
   }
 }
 

@@ -12,6 +12,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "hwy/highway.h"
 
@@ -54,6 +55,13 @@ struct alignas(32) XBlock<2> {
   int32_t zero_high[2];  // -zero * sum of high over each group
   int32_t zero_low[2];   // -zero * sum of low
 };
+
+// Four activations, for every weight row.
+HWY_INLINE __m512i Word(const int8_t* bytes) {
+  int32_t word;
+  std::memcpy(&word, bytes, sizeof(word));
+  return _mm512_set1_epi32(word);
+}
 
 // Below, kMax / max would come near the end of f32's range.
 inline constexpr float kTinyGroup = 1e-30f;

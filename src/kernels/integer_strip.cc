@@ -14,6 +14,7 @@
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "kernels/integer_decode-inl.h"
+#include "kernels/integer_direct-inl.h"
 #include "kernels/integer_tile-inl.h"
 
 #if HWY_TARGET == HWY_AVX3_DL
@@ -71,6 +72,8 @@ void DecodeSlab(const StripArgs& args, size_t first, size_t n_rows, size_t k0, s
   }
 }
 
+size_t CeilDiv(size_t a, size_t b) { return (a + b - 1) / b; }
+
 template <typename Block, int kBytes>
 void MultiplyColumns(const StripArgs& args, const Scratch<kBytes>& scratch, size_t first, size_t n_cols) {
   constexpr int kGroups = Format<Block>::kGroups;
@@ -93,7 +96,8 @@ void MultiplyColumns(const StripArgs& args, const Scratch<kBytes>& scratch, size
                         scratch.tail, scratch.slabs[s]);
     }
     for (size_t row = 0; row < args.x.rows;) {
-      const size_t rows = std::min(args.x.rows - row, kTileRows);
+      // Nearly equal tiles: one of few rows cannot fill the multipliers.
+      const size_t left = args.x.rows - row, rows = CeilDiv(left, CeilDiv(left, kTileRows));
       for (size_t r = 0; r < rows; ++r) {
         tile.x[r] = scratch.x + (row + r) * Pitch(all_blocks) + k0;
         tile.y[r] = args.y.Row(row + r) + first;
@@ -123,6 +127,23 @@ void MultiplyColumns(const StripArgs& args, const Scratch<kBytes>& scratch, size
   }
 }
 
+// As MultiplyColumns, for at most kDirectRowsOf<Block> activations. Returns how many of the n_cols weight rows are
+// done: whole sixteens.
+template <typename Block, int kBytes>
+size_t MultiplyFew(const StripArgs& args, const Scratch<kBytes>& scratch, size_t first, size_t n_cols) {
+  Direct<kBytes> direct = {};
+  direct.n_blocks = args.x.cols / 32;
+  for (size_t r = 0; r < args.x.rows; ++r) direct.x[r] = scratch.x + r * Pitch(direct.n_blocks);
+  size_t n = 0;
+  for (; n + kSlabRows <= n_cols; n += kSlabRows) {
+    direct.rows = {args.w.data + (first + n) * args.row_bytes, args.row_bytes};
+    direct.rows_ahead = n + 2 * kSlabRows <= n_cols ? kSlabRows : 0;
+    for (size_t r = 0; r < args.x.rows; ++r) direct.y[r] = args.y.Row(r) + first + n;
+    MultiplyDirect<Block>(direct, args.x.rows);
+  }
+  return n;
+}
+
 template <typename Block, int kBytes>
 HWY_NOINLINE void MultiplyStrip(const StripArgs& args, bool prepared) {
   NM_DCHECK(args.x.rows <= IntegerPanelRows(kBytes == 1 ? Activations::kInt8 : Activations::kInt16));
@@ -135,7 +156,9 @@ HWY_NOINLINE void MultiplyStrip(const StripArgs& args, bool prepared) {
       QuantizeBlock<Format<Block>::kGroups>(x + 32 * b, Format<Block>::kZero, out + b);
     }
   }
-  for (size_t n = 0; n < args.n_rows; n += kIntegerStripStep) {
+  const bool few = args.x.rows != 0 && args.x.rows <= kDirectRowsOf<Block>;
+  size_t n = few ? MultiplyFew<Block>(args, scratch, args.first, args.n_rows) : 0;
+  for (; n < args.n_rows; n += kIntegerStripStep) {
     MultiplyColumns<Block, kBytes>(args, scratch, args.first + n, std::min(kIntegerStripStep, args.n_rows - n));
   }
 }

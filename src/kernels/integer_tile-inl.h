@@ -43,12 +43,6 @@ struct Tile {
   bool add;                   // to what y holds: all but the first piece of K
 };
 
-HWY_INLINE __m512i Word(const int8_t* bytes) {
-  int32_t word;
-  std::memcpy(&word, bytes, sizeof(word));
-  return _mm512_set1_epi32(word);
-}
-
 // One group of weights: kWords words of four codes each, for every row and slab, from word `first` of the block on.
 // out = scale of x * sum of q * (u - z).
 template <int kRows, int kWords>
