@@ -43,7 +43,7 @@ void FillWeights(DType dtype, std::vector<std::byte>& pool, size_t n_bytes) {
 
 // The first and last outputs of every job against double. Activations of 8 bits are off by 1/254 of the largest of 32.
 bool ResultsAreRight(std::span<const MatMulJob> jobs, Activations activations) {
-  const double tolerance = activations == Activations::kInt8 ? 1e-2 : 1e-4;
+  const double tolerance = activations == Activations::k8Bits ? 1e-2 : 1e-4;
   std::vector<float> w(jobs[0].x.cols);
   for (const MatMulJob& job : jobs) {
     for (const size_t n : {size_t{0}, job.y.cols - 1}) {
@@ -140,7 +140,7 @@ int main(int argc, char** argv) {
   RequireRelease();
   const size_t n_threads = argc > 1 ? std::max<size_t>(1, std::strtoul(argv[1], nullptr, 10)) : 2;
   const std::string filter = argc > 2 ? argv[2] : "";
-  const Activations activations = argc > 3 && std::string(argv[3]) == "16" ? Activations::kInt16 : Activations::kInt8;
+  const Activations activations = argc > 3 && std::string(argv[3]) == "16" ? Activations::k16Bits : Activations::k8Bits;
   ThreadPool threads(n_threads);
   std::vector<std::byte> pool(kPoolBytes);
   fmt::print("{}\n", MachineLine(n_threads));

@@ -35,7 +35,7 @@ struct ChunkProgress {
 // Owns all activations. One thread at a time; borrows the model.
 class Forward {
  public:
-  Forward(const Model& model, size_t n_threads, size_t max_chunk_tokens, Activations activations = Activations::kInt16);
+  Forward(const Model& model, size_t n_threads, size_t max_chunk_tokens, Activations activations = Activations::k16Bits);
 
   // Runs tokens at positions first_position... over the cache, which holds everything before. `logits` gets one row of
   // vocab_size per row asked for. The last layer's FFN runs only for rows whose logits are wanted.

@@ -28,7 +28,7 @@ uint32_t DefaultContext(const ModelConfig& config, DType dtype) {
 }  // namespace
 
 Activations ActivationsOf(const EngineOptions& options) {
-  return options.activation_bits == 8 ? Activations::kInt8 : Activations::kInt16;
+  return options.activation_bits == 8 ? Activations::k8Bits : Activations::k16Bits;
 }
 
 DType KvDType(KvType type) { return type == KvType::kF16 ? DType::kF16 : DType::kF32; }

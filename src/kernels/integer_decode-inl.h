@@ -14,6 +14,7 @@
 #include <cstring>
 
 #include "hwy/highway.h"
+#include "kernels/slab-inl.h"
 #include "tensor/blocks.h"
 #include "tensor/float16.h"
 
@@ -25,73 +26,12 @@ HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512vnni")
 namespace npumoe {
 namespace HWY_NAMESPACE {
 
-inline constexpr size_t kSlabRows = 16;
-
 // Codes, scales and offsets of 16 weight rows over some 32-element blocks. Lane r is row r.
 struct Slab {
   uint8_t* codes;  // [blocks, 8, 16, 4]: four consecutive elements of every row
   float* scales;   // [blocks * groups, 16]
   float* offsets;  // [blocks * groups, 16], for formats that have them
 };
-
-// 16 rows of one format: row r starts at first + r * stride.
-struct SlabRows {
-  const std::byte* first;
-  size_t stride;
-};
-
-// Asks for the same bytes of the rows that are decoded next, a few lines with every block of this slab: a read from
-// memory takes as long as hundreds of multiplications.
-class AheadOf {
- public:
-  // `rows_ahead` rows further on; `row_bytes` bytes of each of 16 rows, in n_steps steps.
-  AheadOf(const SlabRows& rows, size_t rows_ahead, size_t row_bytes, size_t n_steps)
-      : row_(rows.first + rows_ahead * rows.stride),
-        stride_(rows.stride),
-        row_bytes_(row_bytes),
-        left_(rows_ahead == 0 ? 0 : kSlabRows * (row_bytes / kLine + 1)),
-        per_step_(n_steps == 0 ? 0 : (left_ + n_steps - 1) / n_steps) {}
-
-  HWY_INLINE void Step() {
-    for (size_t i = 0; i < per_step_ && left_ != 0; ++i, --left_) {
-      _mm_prefetch(reinterpret_cast<const char*>(row_ + at_), _MM_HINT_T1);
-      at_ += kLine;
-      if (at_ > row_bytes_) {
-        at_ = 0;
-        row_ += stride_;
-      }
-    }
-  }
-
- private:
-  static constexpr size_t kLine = 64;
-  const std::byte* row_;
-  size_t stride_, row_bytes_, left_, per_step_;
-  size_t at_ = 0;
-};
-
-struct Quad {
-  __m512i d[4];
-};
-
-HWY_INLINE __m512i LoadEveryFourth(const std::byte* p, size_t stride) {
-  const auto load = [](const std::byte* q) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(q)); };
-  __m512i v = _mm512_castsi128_si512(load(p));
-  v = _mm512_inserti32x4(v, load(p + 4 * stride), 1);
-  v = _mm512_inserti32x4(v, load(p + 8 * stride), 2);
-  return _mm512_inserti32x4(v, load(p + 12 * stride), 3);
-}
-
-// Lane r of d[j] = the j-th 32-bit word of the 16 bytes at p + r * stride.
-HWY_INLINE Quad Transpose(const std::byte* p, size_t stride) {
-  const __m512i a = LoadEveryFourth(p, stride), b = LoadEveryFourth(p + stride, stride);
-  const __m512i c = LoadEveryFourth(p + 2 * stride, stride), d = LoadEveryFourth(p + 3 * stride, stride);
-  const __m512i ab_low = _mm512_unpacklo_epi32(a, b), ab_high = _mm512_unpackhi_epi32(a, b);
-  const __m512i cd_low = _mm512_unpacklo_epi32(c, d), cd_high = _mm512_unpackhi_epi32(c, d);
-  return {{_mm512_unpacklo_epi64(ab_low, cd_low), _mm512_unpackhi_epi64(ab_low, cd_low),
-           _mm512_unpacklo_epi64(ab_high, cd_high), _mm512_unpackhi_epi64(ab_high, cd_high)}};
-}
-HWY_INLINE Quad Transpose(const void* p, size_t stride) { return Transpose(static_cast<const std::byte*>(p), stride); }
 
 HWY_INLINE __m512i LowNibblesOf(__m512i v) { return _mm512_and_si512(v, _mm512_set1_epi8(15)); }
 HWY_INLINE __m512i HighNibblesOf(__m512i v) { return LowNibblesOf(_mm512_srli_epi16(v, 4)); }
@@ -264,11 +204,9 @@ HWY_INLINE ScalesOf<Block> DecodeScales(const Block* q, size_t stride) {
 inline constexpr size_t kMaxSlabBlocks = 16;
 
 template <typename Block>
-HWY_NOINLINE void DecodeSlab32(const SlabRows& rows, size_t n_blocks, size_t rows_ahead, const Slab& slab) {
+HWY_NOINLINE void DecodeSlab32(const SlabRows& rows, size_t n_blocks, const Slab& slab) {
   const auto* blocks = reinterpret_cast<const Block*>(rows.first);  // packed: any address will do
-  AheadOf ahead(rows, rows_ahead, n_blocks * sizeof(Block), n_blocks);
   for (size_t b = 0; b < n_blocks; ++b) {
-    ahead.Step();
     const ScalesOf<Block> scales = DecodeScales(blocks + b, rows.stride);
     _mm512_store_ps(slab.scales + kSlabRows * b, scales.scale);
     if constexpr (Format<Block>::kOffset) _mm512_store_ps(slab.offsets + kSlabRows * b, scales.offset);
@@ -388,12 +326,10 @@ HWY_INLINE void DecodeSuper(const BlockQ6K* q, size_t stride, const Take& take) 
 }
 
 template <typename Block>
-HWY_NOINLINE void DecodeSlab256(const SlabRows& rows, size_t n_blocks, size_t rows_ahead, const Slab& slab) {
+HWY_NOINLINE void DecodeSlab256(const SlabRows& rows, size_t n_blocks, const Slab& slab) {
   constexpr size_t kScales = 8 * Format<Block>::kGroups * kSlabRows;  // per super block
   const auto* blocks = reinterpret_cast<const Block*>(rows.first);    // packed: any address will do
-  AheadOf ahead(rows, rows_ahead, n_blocks / 8 * sizeof(Block), n_blocks / 8);
   for (size_t s = 0; s < n_blocks / 8; ++s) {
-    ahead.Step();
     DecodeSuperScales(blocks + s, rows.stride, slab.scales + kScales * s, slab.offsets + kScales * s);
     uint8_t* to = slab.codes + 4096 * s;
     DecodeSuper(blocks + s, rows.stride, [&](size_t part, size_t word, __m512i codes) {

@@ -35,8 +35,8 @@ template <int kBytes>
 struct Direct {
   const XBlock<kBytes>* x[kDirectRows];
   SlabRows rows;
-  size_t rows_ahead;  // see AheadOf; 0 for none
-  size_t n_blocks;    // of 32 elements
+  bool ahead;       // the next 16 rows are wanted next
+  size_t n_blocks;  // of 32 elements
   float* y[kDirectRows];
 };
 
@@ -76,12 +76,19 @@ HWY_INLINE __m512 ScaledSum(const XBlock<2>& x, __m512i total) {
   return _mm512_mul_ps(_mm512_cvtepi32_ps(total), _mm512_set1_ps(x.scale));
 }
 
+template <typename Block, int kBytes>
+Ahead Next(const Direct<kBytes>& args, size_t n_steps) {
+  if (!args.ahead) return {};
+  const SlabRows next = {args.rows.first + kSlabRows * args.rows.stride, args.rows.stride};
+  return {next, kSlabRows, args.n_blocks / (Format<Block>::kElems / 32) * sizeof(Block), n_steps};
+}
+
 template <int kRows, typename Block, int kBytes>
 HWY_NOINLINE void MultiplyDirect32(const Direct<kBytes>& args) {
   static_assert(Format<Block>::kGroups == 1);
   const auto* blocks = reinterpret_cast<const Block*>(args.rows.first);  // packed: any address will do
   const size_t stride = args.rows.stride;
-  AheadOf ahead(args.rows, args.rows_ahead, args.n_blocks * sizeof(Block), args.n_blocks);
+  Ahead ahead = Next<Block>(args, args.n_blocks);
   __m512 acc[kRows];
   for (__m512& a : acc) a = _mm512_setzero_ps();
   for (size_t b = 0; b < args.n_blocks; ++b) {
@@ -108,7 +115,7 @@ HWY_NOINLINE void MultiplyDirect256(const Direct<kBytes>& args) {
   constexpr size_t kAll = 8 * kGroups;
   const auto* blocks = reinterpret_cast<const Block*>(args.rows.first);  // packed: any address will do
   const size_t stride = args.rows.stride, n_supers = args.n_blocks / 8;
-  AheadOf ahead(args.rows, args.rows_ahead, n_supers * sizeof(Block), n_supers);
+  Ahead ahead = Next<Block>(args, n_supers);
   alignas(64) float scales[kAll * kSlabRows];
   alignas(64) float offsets[kAll * kSlabRows];
   __m512i totals[kAll][kRows];  // groups end in another order than they are added in

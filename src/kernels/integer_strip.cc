@@ -23,6 +23,8 @@ HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512vnni")
 namespace npumoe {
 namespace HWY_NAMESPACE {
 
+namespace {
+
 // Blocks from one row of x to the next: one more than there are, or rows of a power of two would share a cache set.
 size_t Pitch(size_t n_blocks) { return n_blocks + 1; }
 
@@ -56,23 +58,28 @@ void DecodeSlab(const StripArgs& args, size_t first, size_t n_rows, size_t k0, s
                 const Slab& slab) {
   constexpr size_t kPer = Format<Block>::kElems / 32;
   SlabRows rows = {args.w.data + first * args.row_bytes + k0 / kPer * sizeof(Block), args.row_bytes};
-  size_t rows_ahead = kIntegerStripStep;
   if (n_rows < kSlabRows) {
-    rows_ahead = 0;
-    const size_t bytes = n_blocks / kPer * sizeof(Block);
-    for (size_t r = 0; r < kSlabRows; ++r) {
-      std::memcpy(tail + r * bytes, rows.first + std::min(r, n_rows - 1) * rows.stride, bytes);
-    }
-    rows = {tail, bytes};
+    rows = CopyRows(rows, n_rows, n_blocks / kPer * sizeof(Block), tail);
   }
   if constexpr (kPer == 1) {
-    DecodeSlab32<Block>(rows, n_blocks, rows_ahead, slab);
+    DecodeSlab32<Block>(rows, n_blocks, slab);
   } else {
-    DecodeSlab256<Block>(rows, n_blocks, rows_ahead, slab);
+    DecodeSlab256<Block>(rows, n_blocks, slab);
   }
 }
 
 size_t CeilDiv(size_t a, size_t b) { return (a + b - 1) / b; }
+
+// This piece of the weight rows that follow `first`'s, while all of x is multiplied.
+template <typename Block>
+Ahead NextColumns(const StripArgs& args, size_t first, size_t k0, size_t n_blocks) {
+  constexpr size_t kPer = Format<Block>::kElems / 32;
+  const size_t next = first + kIntegerStripStep, end = args.first + args.n_rows;
+  if (next >= end) return {};
+  const SlabRows rows = {args.w.data + next * args.row_bytes + k0 / kPer * sizeof(Block), args.row_bytes};
+  return {rows, std::min(kIntegerStripStep, end - next), n_blocks / kPer * sizeof(Block),
+          n_blocks * CeilDiv(args.x.rows, kTileRows)};
+}
 
 template <typename Block, int kBytes>
 void MultiplyColumns(const StripArgs& args, const Scratch<kBytes>& scratch, size_t first, size_t n_cols) {
@@ -95,6 +102,8 @@ void MultiplyColumns(const StripArgs& args, const Scratch<kBytes>& scratch, size
       DecodeSlab<Block>(args, first + kSlabRows * s, std::min(kSlabRows, n_cols - kSlabRows * s), k0, tile.n_blocks,
                         scratch.tail, scratch.slabs[s]);
     }
+    Ahead ahead = NextColumns<Block>(args, first, k0, tile.n_blocks);
+    tile.ahead = &ahead;
     for (size_t row = 0; row < args.x.rows;) {
       // Nearly equal tiles: one of few rows cannot fill the multipliers.
       const size_t left = args.x.rows - row, rows = CeilDiv(left, CeilDiv(left, kTileRows));
@@ -137,7 +146,7 @@ size_t MultiplyFew(const StripArgs& args, const Scratch<kBytes>& scratch, size_t
   size_t n = 0;
   for (; n + kSlabRows <= n_cols; n += kSlabRows) {
     direct.rows = {args.w.data + (first + n) * args.row_bytes, args.row_bytes};
-    direct.rows_ahead = n + 2 * kSlabRows <= n_cols ? kSlabRows : 0;
+    direct.ahead = n + 2 * kSlabRows <= n_cols;
     for (size_t r = 0; r < args.x.rows; ++r) direct.y[r] = args.y.Row(r) + first + n;
     MultiplyDirect<Block>(direct, args.x.rows);
   }
@@ -146,7 +155,7 @@ size_t MultiplyFew(const StripArgs& args, const Scratch<kBytes>& scratch, size_t
 
 template <typename Block, int kBytes>
 HWY_NOINLINE void MultiplyStrip(const StripArgs& args, bool prepared) {
-  NM_DCHECK(args.x.rows <= IntegerPanelRows(kBytes == 1 ? Activations::kInt8 : Activations::kInt16));
+  NM_DCHECK(args.x.rows <= IntegerPanelRows(kBytes == 1 ? Activations::k8Bits : Activations::k16Bits));
   const size_t n_blocks = args.x.cols / 32;
   const Scratch<kBytes> scratch = LayOut<kBytes>(args.scratch);
   for (size_t r = 0; r < args.x.rows && !prepared; ++r) {
@@ -191,8 +200,10 @@ void RunStripOf(const StripArgs& args, bool prepared) {
   }
 }
 
+}  // namespace
+
 void RunIntegerStripTarget(const StripArgs& args, Activations activations, bool prepared) {
-  activations == Activations::kInt8 ? RunStripOf<1>(args, prepared) : RunStripOf<2>(args, prepared);
+  activations == Activations::k8Bits ? RunStripOf<1>(args, prepared) : RunStripOf<2>(args, prepared);
 }
 
 bool HasIntegerStripTarget(DType dtype) {
@@ -214,7 +225,7 @@ bool HasIntegerStripTarget(DType dtype) {
 }
 
 size_t IntegerScratchFloatsTarget(size_t max_inner, Activations activations) {
-  const size_t block = activations == Activations::kInt8 ? sizeof(XBlock<1>) : sizeof(XBlock<2>);
+  const size_t block = activations == Activations::k8Bits ? sizeof(XBlock<1>) : sizeof(XBlock<2>);
   return kSlabs * kSlabFloats + kTailFloats +
          IntegerPanelRows(activations) * Pitch(max_inner / 32) * block / sizeof(float);
 }

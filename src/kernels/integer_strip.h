@@ -27,7 +27,7 @@ bool HasIntegerStrip(DType dtype);
 // Most rows of x and most weight rows per call; multiples of the steps are best. A call prepares
 // its activations once for all its weight rows, and decodes its weights once for all its activations.
 // Scratch is at most 96 rows * K * 2 bytes of 8-bit activations, or 48 rows * K * 3 bytes of 16-bit ones.
-constexpr size_t IntegerPanelRows(Activations activations) { return activations == Activations::kInt8 ? 96 : 48; }
+constexpr size_t IntegerPanelRows(Activations activations) { return activations == Activations::k8Bits ? 96 : 48; }
 inline constexpr size_t kIntegerPanelStep = 6;
 inline constexpr size_t kMaxIntegerStripRows = 2048;
 inline constexpr size_t kIntegerStripStep = 32;

@@ -17,6 +17,7 @@
 #include "kernels/integer_decode-inl.h"
 #include "kernels/integer_rows-inl.h"
 #include "kernels/integer_strip.h"
+#include "kernels/slab-inl.h"
 
 #if HWY_TARGET == HWY_AVX3_DL
 
@@ -41,6 +42,7 @@ struct Tile {
   float* y[kTileRows];
   __mmask16 columns[kSlabs];  // which of the 16 outputs exist
   bool add;                   // to what y holds: all but the first piece of K
+  Ahead* ahead;               // one step for each of n_blocks
 };
 
 // One group of weights: kWords words of four codes each, for every row and slab, from word `first` of the block on.
@@ -138,7 +140,9 @@ HWY_NOINLINE void MultiplyTile(const Tile<kBytes>& tile) {
       acc[r][s] = tile.add ? _mm512_maskz_loadu_ps(tile.columns[s], tile.y[r] + kSlabRows * s) : _mm512_setzero_ps();
     }
   }
+  Ahead ahead = *tile.ahead;
   for (size_t block = 0; block < tile.n_blocks; ++block) {
+    ahead.Step();
     for (int group = 0; group < kGroups; ++group) {
       __m512 value[kRows][kSlabs];
       MultiplyGroup<kRows, 8 / kGroups>(tile, block, group * (8 / kGroups), group, value);
@@ -155,6 +159,7 @@ HWY_NOINLINE void MultiplyTile(const Tile<kBytes>& tile) {
       }
     }
   }
+  *tile.ahead = ahead;
   for (int r = 0; r < kRows; ++r) {
     for (size_t s = 0; s < kSlabs; ++s) {
       _mm512_mask_storeu_ps(tile.y[r] + kSlabRows * s, tile.columns[s], acc[r][s]);

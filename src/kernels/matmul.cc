@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "kernels/bf16_strip.h"
 #include "kernels/integer_strip.h"
 #include "kernels/strip.h"
 
@@ -19,11 +20,19 @@ constexpr size_t kTasksPerThread = 4;
 constexpr size_t kFinest = 3;
 constexpr size_t kFinestF32 = 2;
 
+// Which kernel computes a product.
+enum class Path { kF32, kBf16, kInteger };
+
+Path PathOf(const MatMulJob& job, Activations activations) {
+  if (HasIntegerStrip(job.w.dtype)) return Path::kInteger;
+  return HasBf16Strip(job.w.dtype, activations) ? Path::kBf16 : Path::kF32;
+}
+
 // How many of the first jobs are done strip by strip together: they read the same activations and weights of one shape
-// and type (gate and up, keys and values), so that activations become integers once for all.
-size_t TogetherWithFirst(std::span<const MatMulJob> jobs) {
+// and type (gate and up, keys and values), so that activations are rounded once for all.
+size_t TogetherWithFirst(std::span<const MatMulJob> jobs, Activations activations) {
   const MatMulJob& first = jobs[0];
-  if (!HasIntegerStrip(first.w.dtype)) return 1;
+  if (PathOf(first, activations) == Path::kF32) return 1;
   size_t n = 1;
   while (n < jobs.size() && jobs[n].x.data == first.x.data && jobs[n].x.rows == first.x.rows &&
          jobs[n].x.cols == first.x.cols && jobs[n].x.stride == first.x.stride && jobs[n].w.dtype == first.w.dtype &&
@@ -55,12 +64,19 @@ Cut CutJob(const MatMulJob& job, Activations activations, size_t fineness) {
   const size_t m = job.x.rows, n = job.y.cols;
   if (m == 0 || n == 0) return {};
   Cut cut = {};
-  if (HasIntegerStrip(job.w.dtype)) {
-    cut.panel_rows = EvenPart(m, IntegerPanelRows(activations), kIntegerPanelStep);
-    cut.strip_rows = EvenPart(n, kMaxIntegerStripRows >> fineness, kIntegerStripStep);
-  } else {  // a strip of decoded weights is kept for all activations
-    cut.panel_rows = m;
-    cut.strip_rows = kStripRows >> std::min(fineness, kFinestF32);
+  switch (PathOf(job, activations)) {
+    case Path::kInteger:
+      cut.panel_rows = EvenPart(m, IntegerPanelRows(activations), kIntegerPanelStep);
+      cut.strip_rows = EvenPart(n, kMaxIntegerStripRows >> fineness, kIntegerStripStep);
+      break;
+    case Path::kBf16:
+      cut.panel_rows = EvenPart(m, kBf16PanelRows, kBf16PanelStep);
+      cut.strip_rows = EvenPart(n, kMaxBf16StripRows >> fineness, kBf16StripStep);
+      break;
+    case Path::kF32:  // a strip of decoded weights is kept for all activations
+      cut.panel_rows = m;
+      cut.strip_rows = kStripRows >> std::min(fineness, kFinestF32);
+      break;
   }
   cut.n_panels = CeilDiv(m, cut.panel_rows);
   cut.n_strips = CeilDiv(n, cut.strip_rows);
@@ -101,7 +117,8 @@ struct MatMul::Impl {
 
 MatMul::MatMul(ThreadPool& pool, size_t max_inner, Activations activations)
     : impl_(new Impl{pool, max_inner, activations, 0, {}, {}}) {
-  impl_->scratch_floats = std::max(kStripScratchFloats, IntegerScratchFloats(max_inner, activations));
+  impl_->scratch_floats =
+      std::max({kStripScratchFloats, IntegerScratchFloats(max_inner, activations), Bf16ScratchFloats(max_inner)});
   for (size_t thread = 0; thread < pool.n_threads(); ++thread) {
     impl_->scratch.push_back(MakeScratch(impl_->scratch_floats));
   }
@@ -121,7 +138,7 @@ void MatMul::Run(std::span<const MatMulJob> jobs) {
   size_t n_tasks = 0;
   while (true) {
     n_tasks = 0;
-    for (size_t job = 0; job < jobs.size(); job += TogetherWithFirst(jobs.subspan(job))) {
+    for (size_t job = 0; job < jobs.size(); job += TogetherWithFirst(jobs.subspan(job), impl.activations)) {
       n_tasks += CutJob(jobs[job], impl.activations, fineness).n_tasks();
     }
     if (n_tasks >= kTasksPerThread * impl.pool.n_threads() || fineness == kFinest) break;
@@ -133,18 +150,24 @@ void MatMul::Run(std::span<const MatMulJob> jobs) {
     Cut cut = CutJob(jobs[cursor.job], impl.activations, fineness);
     while (task - cursor.first_task >= cut.n_tasks()) {
       cursor.first_task += cut.n_tasks();
-      cursor.job += TogetherWithFirst(jobs.subspan(cursor.job));
+      cursor.job += TogetherWithFirst(jobs.subspan(cursor.job), impl.activations);
       cut = CutJob(jobs[cursor.job], impl.activations, fineness);
     }
-    const size_t n_together = TogetherWithFirst(jobs.subspan(cursor.job));
+    const size_t n_together = TogetherWithFirst(jobs.subspan(cursor.job), impl.activations);
     for (size_t i = 0; i < n_together; ++i) {
       const MatMulJob& job = jobs[cursor.job + i];
       StripArgs args = TaskOf(job, cut, task - cursor.first_task);
       args.scratch = impl.scratch[thread].get();
-      if (HasIntegerStrip(job.w.dtype)) {
-        RunIntegerStrip(args, impl.activations, /*prepared=*/i > 0);
-      } else {
-        RunStrip(args);
+      switch (PathOf(job, impl.activations)) {
+        case Path::kInteger:
+          RunIntegerStrip(args, impl.activations, /*prepared=*/i > 0);
+          break;
+        case Path::kBf16:
+          RunBf16Strip(args, /*prepared=*/i > 0);
+          break;
+        case Path::kF32:
+          RunStrip(args);
+          break;
       }
     }
   });

@@ -9,6 +9,7 @@
 #include <new>
 #include <tuple>
 
+#include "kernels/bf16_strip.h"
 #include "kernels/integer_strip.h"
 #define HWY_WANT_AVX3_DL
 #include "kernels/target_test.h"
@@ -36,8 +37,8 @@ using TargetAndActivations = std::tuple<int64_t, Activations>;
 std::vector<TargetAndActivations> EveryCase() {
   std::vector<TargetAndActivations> all;
   for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    if (target == HWY_AVX3_DL) all.emplace_back(target, Activations::kInt8);
-    all.emplace_back(target, Activations::kInt16);
+    if (target == HWY_AVX3_DL) all.emplace_back(target, Activations::k8Bits);
+    all.emplace_back(target, Activations::k16Bits);
   }
   return all;
 }
@@ -50,12 +51,12 @@ class MatMulTest : public testing::TestWithParam<TargetAndActivations> {
 };
 INSTANTIATE_TEST_SUITE_P(Simd, MatMulTest, testing::ValuesIn(EveryCase()),
                          [](const testing::TestParamInfo<TargetAndActivations>& test) {
-                           const bool int8 = std::get<1>(test.param) == Activations::kInt8;
+                           const bool int8 = std::get<1>(test.param) == Activations::k8Bits;
                            return std::string(hwy::TargetName(std::get<0>(test.param))) + (int8 ? "_8" : "");
                          });
 
 // The largest integer an activation becomes.
-double LargestInteger(Activations activations) { return activations == Activations::kInt8 ? 127.0 : 32639.0; }
+double LargestInteger(Activations activations) { return activations == Activations::k8Bits ? 127.0 : 32639.0; }
 
 // One product with its own storage. x and y have strides above their widths.
 struct Product {
@@ -112,6 +113,7 @@ std::vector<float> OffsetsOf(DType dtype, const std::byte* row, size_t k) {
 // Against double, with the bounds that matmul.h states.
 void ExpectCloseToDouble(const Product& p, Activations activations) {
   const bool integers = HasIntegerStrip(p.dtype);
+  const bool halves = HasBf16Strip(p.dtype, activations);
   const double eps = 0x1p-24;
   const double n_roundings =
       integers ? 3.0 * static_cast<double>(p.k) / (p.dtype == DType::kQ6_K ? 16 : 32) + 2.0 : static_cast<double>(p.k);
@@ -124,7 +126,8 @@ void ExpectCloseToDouble(const Product& p, Activations activations) {
       const float* x = p.x.data() + m * p.x_stride();
       double sum = 0.0, magnitude = 0.0, of_x = 0.0;
       for (size_t k = 0; k < p.k; ++k) {
-        const double xk = static_cast<double>(x[k]), wk = static_cast<double>(w[k]);
+        const float seen = halves ? BF16ToF32(F32ToBF16(x[k])) : x[k];
+        const double xk = static_cast<double>(seen), wk = static_cast<double>(w[k]);
         sum += xk * wk;
         magnitude += std::abs(xk) * (std::abs(wk) + (integers ? 2.0 * std::abs(static_cast<double>(offsets[k])) : 0.0));
         if (!integers) continue;
@@ -305,7 +308,7 @@ float IntegerDot(const float* x, const std::byte* row, size_t k, Activations act
     for (size_t i = 0; i < 32; ++i) max = std::max(max, std::abs(x[i]));
     const float inverse = largest / max;
     uint32_t scale_bits = std::bit_cast<uint32_t>(max / largest);
-    if (activations == Activations::kInt8) scale_bits &= ~3u;
+    if (activations == Activations::k8Bits) scale_bits &= ~3u;
     const float scale = std::bit_cast<float>(scale_bits);
     int64_t sum = 0;
     for (size_t i = 0; i < 32; ++i) {
@@ -411,7 +414,7 @@ TEST_P(MatMulTest, ErrorIsThatOfEightBitActivationsOrFarBelow) {
         eight_bit += (rounded - sum) * (rounded - sum) / (largest * largest);
       }
     }
-    const double share = activations_ == Activations::kInt8 ? 1.01 : 1.0 / 64.0;
+    const double share = activations_ == Activations::k8Bits ? 1.01 : 1.0 / 64.0;
     EXPECT_LT(std::sqrt(ours), std::sqrt(eight_bit) * share) << Info(dtype).name;
   }
 }
