@@ -42,15 +42,15 @@ size_t Pitch(size_t k) { return Padded(k) + kStepElems; }
 __mmask32 Some(size_t left) { return left >= kStepElems ? ~__mmask32{0} : (__mmask32{1} << left) - 1; }
 
 struct Scratch {
-  std::byte* slabs[kSlabs];  // [kPiece / 2 words, 16 rows, 2]
-  std::byte* tail;           // 16 rows of one piece
-  uint16_t* x;               // [panel rows, Pitch(K)]
+  std::byte* slabs;  // [kSlabs, kPiece / 2 words, 16 rows, 2]
+  std::byte* tail;   // 16 rows of one piece
+  uint16_t* x;       // [panel rows, Pitch(K)]
 };
 constexpr size_t kSlabBytes = kPiece * kSlabRows * sizeof(uint16_t);
 
 Scratch LayOut(float* scratch) {
   auto* bytes = reinterpret_cast<std::byte*>(scratch);
-  return {{bytes, bytes + kSlabBytes}, bytes + 2 * kSlabBytes, reinterpret_cast<uint16_t*>(bytes + 3 * kSlabBytes)};
+  return {bytes, bytes + kSlabs * kSlabBytes, reinterpret_cast<uint16_t*>(bytes + (kSlabs + 1) * kSlabBytes)};
 }
 
 void RoundRow(const float* x, size_t k, uint16_t* out) {
@@ -81,15 +81,19 @@ HWY_NOINLINE void LayOutSlab(const SlabRows& rows, size_t k, std::byte* slab) {
   }
 }
 
+// Addresses are a base and a distance: one pointer per row would not fit the registers.
 struct Tile {
-  const uint16_t* x[kTileRows];
-  const std::byte* slabs[kSlabs];
-  size_t k;
-  float* y[kTileRows];
+  const uint16_t* x;  // first row
+  size_t pitch;
+  const std::byte* slabs;  // one after the other; what a slab that does not exist holds reaches no output
+  size_t k;                // a multiple of kStepElems
+  float* y;                // first row
+  size_t y_stride;
   __mmask16 columns[kSlabs];  // which of the 16 outputs exist
   bool add;                   // to what y holds: all but the first piece of K
-  Ahead* ahead;               // one step for each four of k
+  Ahead* ahead;               // one step for each kTileStep of k
 };
+constexpr size_t kTileStep = 8;
 
 template <int kRows>
 HWY_NOINLINE void MultiplyTile(const Tile& tile) {
@@ -98,23 +102,28 @@ HWY_NOINLINE void MultiplyTile(const Tile& tile) {
     for (auto& row : parity) row[0] = row[1] = _mm512_setzero_ps();
   }
   Ahead ahead = *tile.ahead;
-  for (size_t i = 0; i < tile.k; i += 4) {
+  const std::byte* w = tile.slabs;
+  const uint16_t* x = tile.x;
+  for (size_t i = 0; i < tile.k; i += kTileStep) {
     ahead.Step();
-    for (size_t parity = 0; parity < 2; ++parity) {
-      const size_t at = 32 * i + 64 * parity;
-      const __m512i w0 = _mm512_load_si512(tile.slabs[0] + at), w1 = _mm512_load_si512(tile.slabs[1] + at);
-      for (int r = 0; r < kRows; ++r) {
-        const __m512i word = Word(tile.x[r] + i + 2 * parity);
-        sums[parity][r][0] = AddProducts(sums[parity][r][0], w0, word);
-        sums[parity][r][1] = AddProducts(sums[parity][r][1], w1, word);
+#pragma GCC unroll 4
+    for (size_t word = 0; word < kTileStep / 2; ++word) {
+      const __m512i w0 = _mm512_load_si512(w + 64 * word), w1 = _mm512_load_si512(w + kSlabBytes + 64 * word);
+#pragma GCC unroll 6
+      for (size_t r = 0; r < kRows; ++r) {
+        const __m512i both = Word(x + r * tile.pitch + 2 * word);
+        sums[word % 2][r][0] = AddProducts(sums[word % 2][r][0], w0, both);
+        sums[word % 2][r][1] = AddProducts(sums[word % 2][r][1], w1, both);
       }
     }
+    w += 32 * kTileStep;
+    x += kTileStep;
   }
   *tile.ahead = ahead;
-  for (int r = 0; r < kRows; ++r) {
+  for (size_t r = 0; r < kRows; ++r) {
     for (size_t s = 0; s < kSlabs; ++s) {
       __m512 sum = _mm512_add_ps(sums[0][r][s], sums[1][r][s]);
-      float* y = tile.y[r] + kSlabRows * s;
+      float* y = tile.y + r * tile.y_stride + kSlabRows * s;
       if (tile.add) sum = _mm512_add_ps(_mm512_maskz_loadu_ps(tile.columns[s], y), sum);
       _mm512_mask_storeu_ps(y, tile.columns[s], sum);
     }
@@ -138,22 +147,30 @@ void MultiplyTileOf(size_t n_rows, const Tile& tile) {
   }
 }
 
-// This piece of the weight rows that follow `first`'s, while all of x is multiplied.
-Ahead NextColumns(const StripArgs& args, size_t first, size_t k0, size_t k) {
-  const size_t next = first + kBf16StripStep, end = args.first + args.n_rows;
-  if (next >= end) return {};
-  const SlabRows rows = {args.w.data + next * args.row_bytes + 2 * k0, args.row_bytes};
-  return {rows, std::min(kBf16StripStep, end - next), 2 * k, Padded(k) / 4 * CeilDiv(args.x.rows, kTileRows)};
+// What is multiplied after this piece of `first`'s rows: the next piece, or the first of the rows that follow.
+Ahead NextPiece(const StripArgs& args, size_t first, size_t k0) {
+  const size_t end = args.first + args.n_rows;
+  const size_t n_steps = Padded(std::min(kPiece, args.x.cols - k0)) / kTileStep * CeilDiv(args.x.rows, kTileRows);
+  k0 += kPiece;
+  if (k0 >= args.x.cols) {
+    k0 = 0;
+    first += kBf16StripStep;
+  }
+  if (first >= end) return {};
+  const SlabRows rows = {args.w.data + first * args.row_bytes + 2 * k0, args.row_bytes};
+  return {rows, std::min(kBf16StripStep, end - first), 2 * std::min(kPiece, args.x.cols - k0), n_steps};
 }
 
 // n_cols <= kBf16StripStep weight rows from `first` on, times all of x.
 void MultiplyColumns(const StripArgs& args, const Scratch& scratch, size_t first, size_t n_cols) {
   const size_t k_all = args.x.cols;
   Tile tile = {};
+  tile.pitch = Pitch(k_all);
+  tile.slabs = scratch.slabs;
+  tile.y_stride = args.y.stride;
   for (size_t s = 0; s < kSlabs; ++s) {
     const size_t left = n_cols > kSlabRows * s ? n_cols - kSlabRows * s : 0;
     tile.columns[s] = static_cast<__mmask16>(left >= kSlabRows ? 0xffffu : (1u << left) - 1u);
-    tile.slabs[s] = scratch.slabs[left == 0 ? 0 : s];  // a slab that does not exist is the first again
   }
   for (size_t k0 = 0; k0 == 0 || k0 < k_all; k0 += kPiece) {  // K = 0 still writes zeros
     const size_t k = std::min(kPiece, k_all - k0);
@@ -163,17 +180,15 @@ void MultiplyColumns(const StripArgs& args, const Scratch& scratch, size_t first
       const size_t n = std::min(kSlabRows, n_cols - kSlabRows * s);
       SlabRows rows = {args.w.data + (first + kSlabRows * s) * args.row_bytes + 2 * k0, args.row_bytes};
       if (n < kSlabRows) rows = CopyRows(rows, n, 2 * k, scratch.tail);
-      LayOutSlab(rows, k, scratch.slabs[s]);
+      LayOutSlab(rows, k, scratch.slabs + s * kSlabBytes);
     }
-    Ahead ahead = NextColumns(args, first, k0, k);
+    Ahead ahead = NextPiece(args, first, k0);
     tile.ahead = &ahead;
     for (size_t row = 0; row < args.x.rows;) {
       // Nearly equal tiles: one of few rows cannot fill the multipliers.
       const size_t left = args.x.rows - row, rows = CeilDiv(left, CeilDiv(left, kTileRows));
-      for (size_t r = 0; r < rows; ++r) {
-        tile.x[r] = scratch.x + (row + r) * Pitch(k_all) + k0;
-        tile.y[r] = args.y.Row(row + r) + first;
-      }
+      tile.x = scratch.x + row * tile.pitch + k0;
+      tile.y = args.y.Row(row) + first;
       MultiplyTileOf(rows, tile);
       row += rows;
     }
@@ -243,7 +258,7 @@ void RunBf16StripTarget(const StripArgs& args, bool prepared) {
 bool HasBf16StripTarget(DType dtype) { return dtype == DType::kBF16 && __builtin_cpu_supports("avx512bf16"); }
 
 size_t Bf16ScratchFloatsTarget(size_t max_inner) {
-  return (3 * kSlabBytes + kBf16PanelRows * Pitch(max_inner) * sizeof(uint16_t)) / sizeof(float);
+  return ((kSlabs + 1) * kSlabBytes + kBf16PanelRows * Pitch(max_inner) * sizeof(uint16_t)) / sizeof(float);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -202,6 +202,8 @@ HWY_INLINE ScalesOf<Block> DecodeScales(const Block* q, size_t stride) {
 // Most 32-element blocks of a slab: 16 * 512 bytes of codes, so that two slabs with their scales stay in a first-level
 // cache. Measured: 24, 32 and 64 are as fast for many activations and up to 20 % slower for one.
 inline constexpr size_t kMaxSlabBlocks = 16;
+// From one slab to the next: codes, then scales and offsets of two groups per block.
+inline constexpr size_t kSlabFloats = kMaxSlabBlocks * (512 / sizeof(float) + 4 * kSlabRows);
 
 template <typename Block>
 HWY_NOINLINE void DecodeSlab32(const SlabRows& rows, size_t n_blocks, const Slab& slab) {

@@ -35,7 +35,6 @@ struct Scratch {
   Slab slabs[kSlabs];
   std::byte* tail;  // 16 rows of one piece, for a slab that hangs over the end of the weights
 };
-constexpr size_t kSlabFloats = kMaxSlabBlocks * (512 / sizeof(float) + 4 * kSlabRows);
 constexpr size_t kTailFloats = kSlabRows * kMaxSlabBlocks * sizeof(BlockQ8_0) / sizeof(float);
 
 template <int kBytes>
@@ -87,13 +86,14 @@ void MultiplyColumns(const StripArgs& args, const Scratch<kBytes>& scratch, size
   constexpr bool kOffset = Format<Block>::kOffset;
   const size_t all_blocks = args.x.cols / 32;
   Tile<kBytes> tile = {};
+  tile.pitch = Pitch(all_blocks);
+  tile.codes = scratch.slabs[0].codes;
+  tile.scales = scratch.slabs[0].scales;
+  tile.offsets = scratch.slabs[0].offsets;
+  tile.y_stride = args.y.stride;
   for (size_t s = 0; s < kSlabs; ++s) {
     const size_t left = n_cols > kSlabRows * s ? n_cols - kSlabRows * s : 0;
     tile.columns[s] = static_cast<__mmask16>(left >= kSlabRows ? 0xffffu : (1u << left) - 1u);
-    const Slab& slab = scratch.slabs[left == 0 ? 0 : s];  // a slab that does not exist is the first again
-    tile.codes[s] = slab.codes;
-    tile.scales[s] = slab.scales;
-    tile.offsets[s] = slab.offsets;
   }
   for (size_t k0 = 0; k0 == 0 || k0 < all_blocks; k0 += kMaxSlabBlocks) {
     tile.n_blocks = std::min(kMaxSlabBlocks, all_blocks - k0);
@@ -107,10 +107,8 @@ void MultiplyColumns(const StripArgs& args, const Scratch<kBytes>& scratch, size
     for (size_t row = 0; row < args.x.rows;) {
       // Nearly equal tiles: one of few rows cannot fill the multipliers.
       const size_t left = args.x.rows - row, rows = CeilDiv(left, CeilDiv(left, kTileRows));
-      for (size_t r = 0; r < rows; ++r) {
-        tile.x[r] = scratch.x + (row + r) * Pitch(all_blocks) + k0;
-        tile.y[r] = args.y.Row(row + r) + first;
-      }
+      tile.x = scratch.x + row * tile.pitch + k0;
+      tile.y = args.y.Row(row) + first;
       switch (rows) {
         case 1:
           MultiplyTile<1, kGroups, kOffset>(tile);
