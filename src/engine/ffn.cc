@@ -60,6 +60,11 @@ Status Ffn::Run(size_t layer, const LayerWeights& weights, MatView x, MatView y)
   return Ok{};
 }
 
+// An observer sees gate and up before they are multiplied; products of different types of weights are cut differently.
+bool Ffn::Fused(const TensorView& w_gate, const TensorView& w_up) const {
+  return observer_ == nullptr && w_gate.dtype == w_up.dtype;
+}
+
 void Ffn::SeeGateUp(MatView gate, MatView up) {
   if (observer_ == nullptr) return;
   observer_->See(&ActivationRange::gate, gate);
@@ -85,10 +90,13 @@ void Ffn::RunDense(const TensorView& w_gate, const TensorView& w_up, const Tenso
   const size_t width = w_gate.shape[0];
   const MatView gate{gate_.Row(0).data(), x.rows, width, width};
   const MatView up{up_.Row(0).data(), x.rows, width, width};
-  const MatMulJob wide[] = {{x, w_gate, gate}, {x, w_up, up}};
+  const bool fused = Fused(w_gate, w_up);
+  const MatMulJob wide[] = {{x, w_gate, gate, /*swiglu=*/fused}, {x, w_up, up}};
   compute_.matmul.Run(wide);
-  SeeGateUp(gate, up);
-  compute_.ForRows(x.rows, [&](size_t row) { SiluMul({gate.Row(row), width}, {up.Row(row), width}); });
+  if (!fused) {
+    SeeGateUp(gate, up);
+    compute_.ForRows(x.rows, [&](size_t row) { SiluMul({gate.Row(row), width}, {up.Row(row), width}); });
+  }
   const MatMulJob down[] = {{gate, w_down, out}};
   compute_.matmul.Run(down);
   if (observer_ == nullptr) return;
@@ -155,6 +163,7 @@ void Ffn::RunSlots(const LayerWeights& weights, MatView x, std::span<const SlotR
   const MatView gates{gate, dispatch_.slots.size(), width, width};
   SeeGateUp(gates, {up, gates.rows, width, width});
   compute_.pool.ParallelFor(ranges.size(), [&](size_t expert, size_t) {
+    if (Fused(weights.expert_gate[expert], weights.expert_up[expert])) return;
     for (size_t slot = ranges[expert].begin; slot < ranges[expert].end; ++slot) {
       SiluMul({gate + slot * width, width}, {up + slot * width, width});
     }
@@ -175,7 +184,8 @@ void Ffn::Multiply(const LayerWeights& weights, std::span<const SlotRange> range
     if (down) {
       jobs_.push_back({gate, weights.expert_down[expert], packed_out_.Rows(begin, load)});
     } else {
-      jobs_.push_back({packed_.Rows(begin, load), weights.expert_gate[expert], gate});
+      const bool fused = Fused(weights.expert_gate[expert], weights.expert_up[expert]);
+      jobs_.push_back({packed_.Rows(begin, load), weights.expert_gate[expert], gate, /*swiglu=*/fused});
       jobs_.push_back({packed_.Rows(begin, load), weights.expert_up[expert], up});
     }
   }

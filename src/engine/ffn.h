@@ -64,6 +64,8 @@ class Ffn {
 
  private:
   void RunDense(const TensorView& w_gate, const TensorView& w_up, const TensorView& w_down, MatView x, MatView out);
+  // Whether the products of gate and up end in SwiGLU.
+  bool Fused(const TensorView& w_gate, const TensorView& w_up) const;
   void SeeGateUp(MatView gate, MatView up);  // before the activation
   void RunShared(const LayerWeights& weights, MatView x, MatView y);
   void Multiply(const LayerWeights& weights, std::span<const SlotRange> ranges, bool down);

@@ -10,6 +10,7 @@
 #include "kernels/bf16_strip.h"
 #include "kernels/integer_strip.h"
 #include "kernels/strip.h"
+#include "kernels/vector_ops.h"
 
 namespace npumoe {
 namespace {
@@ -28,17 +29,18 @@ Path PathOf(const MatMulJob& job, Activations activations) {
   return HasBf16Strip(job.w.dtype, activations) ? Path::kBf16 : Path::kF32;
 }
 
-// How many of the first jobs are done strip by strip together: they read the same activations and weights of one shape
-// and type (gate and up, keys and values), so that activations are rounded once for all.
+// Whether b is done strip by strip with a: gate and up, keys and values.
+bool SameWork(const MatMulJob& a, const MatMulJob& b) {
+  return a.x.data == b.x.data && a.x.rows == b.x.rows && a.x.cols == b.x.cols && a.x.stride == b.x.stride &&
+         a.w.dtype == b.w.dtype && a.y.cols == b.y.cols;
+}
+
+// How many of the first jobs are done strip by strip together: all that read the same activations with weights of one
+// shape and type, so that activations are rounded once for all; floats, where nothing is gained, only for SwiGLU.
 size_t TogetherWithFirst(std::span<const MatMulJob> jobs, Activations activations) {
-  const MatMulJob& first = jobs[0];
-  if (PathOf(first, activations) == Path::kF32) return 1;
+  const bool floats = PathOf(jobs[0], activations) == Path::kF32;
   size_t n = 1;
-  while (n < jobs.size() && jobs[n].x.data == first.x.data && jobs[n].x.rows == first.x.rows &&
-         jobs[n].x.cols == first.x.cols && jobs[n].x.stride == first.x.stride && jobs[n].w.dtype == first.w.dtype &&
-         jobs[n].y.cols == first.y.cols) {
-    ++n;
-  }
+  while (n < jobs.size() && (!floats || jobs[n - 1].swiglu) && SameWork(jobs[0], jobs[n])) ++n;
   return n;
 }
 
@@ -97,6 +99,13 @@ StripArgs TaskOf(const MatMulJob& job, const Cut& cut, size_t task) {
           .y = MatView{job.y.Row(row), rows, job.y.cols, job.y.stride}};
 }
 
+// What two tasks of the same rows and columns have written.
+void ApplySwiGlu(const StripArgs& gate, const StripArgs& up) {
+  for (size_t row = 0; row < gate.y.rows; ++row) {
+    SiluMul({gate.y.Row(row) + gate.first, gate.n_rows}, {up.y.Row(row) + up.first, up.n_rows});
+  }
+}
+
 struct FreeAligned {
   void operator()(float* p) const { ::operator delete[](p, std::align_val_t{64}); }
 };
@@ -129,7 +138,9 @@ MatMul::~MatMul() = default;
 
 void MatMul::Run(std::span<const MatMulJob> jobs) {
   Impl& impl = *impl_;
-  for (const MatMulJob& job : jobs) {
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    const MatMulJob& job = jobs[i];
+    NM_CHECK(!job.swiglu || (i + 1 < jobs.size() && SameWork(job, jobs[i + 1]) && !jobs[i + 1].swiglu));
     NM_CHECK(job.w.shape.rank == 2 && job.w.shape[0] == job.y.cols && job.w.shape[1] == job.x.cols);
     NM_CHECK(job.x.rows == job.y.rows && job.x.cols <= impl.max_inner);
     NM_CHECK(job.x.cols % Info(job.w.dtype).block_elems == 0);
@@ -168,6 +179,9 @@ void MatMul::Run(std::span<const MatMulJob> jobs) {
         case Path::kF32:
           RunStrip(args);
           break;
+      }
+      if (i > 0 && jobs[cursor.job + i - 1].swiglu) {
+        ApplySwiGlu(TaskOf(jobs[cursor.job + i - 1], cut, task - cursor.first_task), args);
       }
     }
   });

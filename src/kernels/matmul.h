@@ -13,10 +13,13 @@
 namespace npumoe {
 
 // One product. `w` is [N, K]; x is [M, K]; y is [M, N], overwritten, must not alias x. M may be 0.
+// `swiglu`: the job after this one has the same x and a weight of the same shape and type, and when both are done y
+// becomes silu(y) * (y of that job), while both are still in a cache.
 struct MatMulJob {
   ConstMatView x;
   TensorView w;
   MatView y;
+  bool swiglu = false;
 };
 
 // Multiplies on the CPU. Owns per-thread scratch, so that a call allocates nothing. One thread at a time.

@@ -11,6 +11,7 @@
 
 #include "kernels/bf16_strip.h"
 #include "kernels/integer_strip.h"
+#include "kernels/vector_ops.h"
 #define HWY_WANT_AVX3_DL
 #include "kernels/target_test.h"
 #include "kernels/test_weights.h"
@@ -251,6 +252,27 @@ TEST_P(MatMulTest, JobsThatShareActivationsGiveTheBitsOfJobsAlone) {
     EXPECT_EQ(gate.Result(), want_gate) << Info(dtype).name;
     EXPECT_EQ(up.Result(), want_up) << Info(dtype).name;
     EXPECT_EQ(other.Result(), want_other) << Info(dtype).name;
+  }
+}
+
+TEST_P(MatMulTest, SwiGluAtTheEndGivesTheBitsOfSwiGluAfterwards) {
+  ThreadPool pool(2);
+  MatMul matmul(pool, 512, activations_);
+  Random random(14);
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kQ8_0, DType::kQ4_K}) {
+    for (const size_t m : {1u, 7u, 130u}) {
+      Product gate(random, dtype, m, 150, 512), up(random, dtype, m, 150, 512), other(random, dtype, m, 150, 512);
+      up.x = gate.x;
+      std::vector<float> want = RunAlone(matmul, gate);
+      std::vector<float> times = RunAlone(matmul, up);
+      for (size_t row = 0; row < m; ++row) SiluMul({&want[row * gate.n], gate.n}, {&times[row * gate.n], gate.n});
+      MatMulJob jobs[] = {other.Job(), gate.Job(), up.Job()};
+      jobs[1].swiglu = true;
+      jobs[2].x = jobs[1].x;
+      matmul.Run(jobs);
+      EXPECT_EQ(gate.Result(), want) << Info(dtype).name << " m " << m;
+      EXPECT_EQ(up.Result(), times) << Info(dtype).name << " m " << m;
+    }
   }
 }
 
