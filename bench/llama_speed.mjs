@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// llama.cpp's prefill and decode speed on one model, tokens per second as JSON. Decode evaluates known tokens one at a
-// time, without sampling, as llama-bench does; JavaScript's own cost is in it and is largest for small models.
-// usage: node llama_speed.mjs NODE_MODULES MODEL THREADS N_PROMPT N_DECODE
+// llama.cpp's speed on one model as JSON: prefill of every length and decode in tokens per second, and seconds from
+// opening the file to the first token (without the start of Node). Decode evaluates known tokens one at a time, without
+// sampling, as llama-bench does; JavaScript's own cost is in it and is largest for small models.
+// usage: node llama_speed.mjs NODE_MODULES MODEL THREADS N_PROMPT[,N_PROMPT...] N_DECODE
 import {createRequire} from "node:module";
 import {pathToFileURL} from "node:url";
 import path from "node:path";
 
-const [nodeModules, modelPath, threads, nPrompt, nDecode] = process.argv.slice(2);
+const [nodeModules, modelPath, threads, prompts, nDecode] = process.argv.slice(2);
+const lengths = prompts.split(",").map(Number);
 const require = createRequire(path.join(path.resolve(nodeModules), "x.js"));
 const {getLlama, LlamaLogLevel} = await import(pathToFileURL(require.resolve("node-llama-cpp")).href);
 
@@ -14,23 +16,31 @@ const llama = await getLlama({
     gpu: false, build: "never", skipDownload: true, usePrebuiltBinaries: true, maxThreads: Number(threads),
     logLevel: LlamaLogLevel.error
 });
-const model = await llama.loadModel({modelPath});
-const context = await model.createContext({
-    contextSize: Number(nPrompt) + Number(nDecode) + 64, batchSize: 512, threads: Number(threads), sequences: 1
-});
-const sequence = context.getSequence();
 // Ids that the smallest vocabulary in use has (8192); none twice in 7681.
 const tokens = (n) => Array.from({length: n}, (_, i) => 300 + (i * 7919) % 7681);
+let begin = performance.now();
+const model = await llama.loadModel({modelPath});
+const context = await model.createContext({
+    contextSize: Math.max(...lengths) + Number(nDecode) + 64, batchSize: 512, threads: Number(threads), sequences: 1
+});
+const sequence = context.getSequence();
+await sequence.evaluateWithoutGeneratingNewTokens(tokens(1));
+const firstToken = (performance.now() - begin) / 1e3;
 
 await sequence.evaluateWithoutGeneratingNewTokens(tokens(32)); // warm-up
+const prefill = {};
+for (const length of lengths) {
+    await sequence.clearHistory();
+    begin = performance.now();
+    await sequence.evaluateWithoutGeneratingNewTokens(tokens(length));
+    prefill[length] = length / (performance.now() - begin) * 1e3;
+}
 await sequence.clearHistory();
-let begin = performance.now();
-await sequence.evaluateWithoutGeneratingNewTokens(tokens(Number(nPrompt)));
-const prefill = Number(nPrompt) / (performance.now() - begin) * 1e3;
+await sequence.evaluateWithoutGeneratingNewTokens(tokens(32));
 begin = performance.now();
 for (const token of tokens(Number(nDecode)))
     await sequence.evaluateWithoutGeneratingNewTokens([token]);
 const decode = Number(nDecode) / (performance.now() - begin) * 1e3;
-console.log(JSON.stringify({prefill, decode}));
+console.log(JSON.stringify({prefill, decode, firstToken}));
 await llama.dispose();
 process.exit(0);
