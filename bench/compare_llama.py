@@ -22,7 +22,7 @@ def roofs(args):
 
 def ours(args, model):
     npumoe = os.path.join(args.build, "bin", "npumoe")
-    rows = json.loads(run([npumoe, "bench", "-m", model, "-p", args.prompts, "-n", str(args.decode), "-d", "0", "-r", "1",
+    rows = json.loads(run([npumoe, "bench", "-m", model, "-p", args.prompts, "-n", str(args.decode), "-d", "0", "-r", "3",
                            "-t", str(args.threads), "-o", "json"]))
     begin = time.monotonic()
     run([npumoe, "run", "-m", model, "-p", "a", "-n", "1", "-c", "2048", "-t", str(args.threads)])

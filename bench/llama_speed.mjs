@@ -18,7 +18,7 @@ const llama = await getLlama({
 });
 // Ids that the smallest vocabulary in use has (8192); none twice in 7681.
 const tokens = (n) => Array.from({length: n}, (_, i) => 300 + (i * 7919) % 7681);
-let begin = performance.now();
+const begin = performance.now();
 const model = await llama.loadModel({modelPath});
 const context = await model.createContext({
     contextSize: Math.max(...lengths) + Number(nDecode) + 64, batchSize: 512, threads: Number(threads), sequences: 1
@@ -28,19 +28,25 @@ await sequence.evaluateWithoutGeneratingNewTokens(tokens(1));
 const firstToken = (performance.now() - begin) / 1e3;
 
 await sequence.evaluateWithoutGeneratingNewTokens(tokens(32)); // warm-up
-const prefill = {};
-for (const length of lengths) {
-    await sequence.clearHistory();
-    begin = performance.now();
-    await sequence.evaluateWithoutGeneratingNewTokens(tokens(length));
-    prefill[length] = length / (performance.now() - begin) * 1e3;
+const REPETITIONS = 3;
+// Tokens per second, averaged over the repetitions; the context is empty before each.
+async function speed(n, evaluate) {
+    let seconds = 0;
+    for (let i = 0; i < REPETITIONS; ++i) {
+        await sequence.clearHistory();
+        const start = performance.now();
+        await evaluate();
+        seconds += (performance.now() - start) / 1e3;
+    }
+    return n * REPETITIONS / seconds;
 }
-await sequence.clearHistory();
-await sequence.evaluateWithoutGeneratingNewTokens(tokens(32));
-begin = performance.now();
-for (const token of tokens(Number(nDecode)))
-    await sequence.evaluateWithoutGeneratingNewTokens([token]);
-const decode = Number(nDecode) / (performance.now() - begin) * 1e3;
+const prefill = {};
+for (const length of lengths)
+    prefill[length] = await speed(length, () => sequence.evaluateWithoutGeneratingNewTokens(tokens(length)));
+const decode = await speed(Number(nDecode), async () => {
+    for (const token of tokens(Number(nDecode)))
+        await sequence.evaluateWithoutGeneratingNewTokens([token]);
+});
 console.log(JSON.stringify({prefill, decode, firstToken}));
 await llama.dispose();
 process.exit(0);
