@@ -64,9 +64,10 @@ class Peers:
 
 # 8-bit activations: for Q8_0 and Q4_0 llama.cpp rounds them the same way, so both errors have one distribution. The
 # median of 64 positions whose KL spreads by about 40 % has a standard error of 6 %, the ratio of two such 9 %: 30 % is
-# three of these. Under the published PhiMoE reading the model is another one, whose weights do not sum to 1.
+# three of these. Under the published PhiMoE reading the model is another one: its weights do not sum to 1, and jump
+# where an expert's logit crosses a threshold. Next to the small error of bfloat16 activations the jumps count most.
 AS_LLAMA = 1.3
-PUBLISHED = 2.0
+PUBLISHED = {"bf16": 5.0, "f16": 1.0}
 
 
 def summary(p, q):
@@ -99,18 +100,24 @@ def main():
             truth = ReferenceModel(gguf, phimoe_llama_cpp=bool(switch)).log_probs(tokens)
             ours, llama = peers.ours(path, tokens, *switch), peers.llama_log_probs(path)
             mine, theirs, between = summary(truth, ours), summary(truth, llama), summary(llama, ours)
-            integers = dtype not in ("f32", "f16", "bf16")  # with AVX-512 VNNI
-            slack = AS_LLAMA if integers else 1
+            # With AVX-512 VNNI and, for bf16, AVX512-BF16; elsewhere activations are f32.
+            rounded = dtype not in ("f32", "f16")
+            slack = AS_LLAMA if rounded else 1
             good = mine[0] <= slack * theirs[0] and mine[1] <= slack * theirs[1]
             if dtype == "f32":
                 good = between[0] <= F32_TO_LLAMA and mine[0] <= F32_TO_TRUTH
             report(family, dtype, f"{mine[0]:12.2e} {mine[1]:9.2e} {theirs[0]:17.2e} {theirs[1]:9.2e} {between[0]:15.2e}", good)
-            if integers:
+            if rounded:
                 fine = summary(truth, peers.ours(path, tokens, "bits", "16", *switch))
                 report("  16 bits", dtype, f"{fine[0]:12.2e} {fine[1]:9.2e}", fine[0] <= theirs[0] / 100)
             if family == "phimoe":  # the default is the published model
-                mine = summary(ReferenceModel(gguf).log_probs(tokens), peers.ours(path, tokens))
-                report("  published", dtype, f"{mine[0]:12.2e} {mine[1]:9.2e}", mine[0] <= (F32_TO_TRUTH if dtype == "f32" else PUBLISHED * theirs[0]))
+                published = ReferenceModel(gguf).log_probs(tokens)
+                mine = summary(published, peers.ours(path, tokens))
+                limit = F32_TO_TRUTH if dtype == "f32" else PUBLISHED.get(dtype, 2.0) * theirs[0]
+                report("  published", dtype, f"{mine[0]:12.2e} {mine[1]:9.2e}", mine[0] <= limit)
+                if rounded:
+                    fine = summary(published, peers.ours(path, tokens, "bits", "16"))
+                    report("   16 bits", dtype, f"{fine[0]:12.2e} {fine[1]:9.2e}", fine[0] <= theirs[0] / 100)
     print(f"{n_checks - failures} passed, {failures} failed")
     return 1 if failures else 0
 
