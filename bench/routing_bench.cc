@@ -89,7 +89,10 @@ void UsePlan(size_t group_size, Layer& layer) {
     group.capacities.assign(std::begin(kCapacities), std::end(kCapacities));
     layer.npu_seconds.emplace_back();
     for (const double capacity : kCapacities) {
-      const Work work{2 * expert_weights * n * capacity, expert_weights * n, 4.0 * kDim * n * capacity, 0};
+      Work work;
+      AddProduct({capacity, kDim, kExpertDim, 3 * n, 1.0 * kDim * kExpertDim}, spec, work);
+      work.weight_bytes = expert_weights * n;
+      work.io_bytes = 4.0 * kDim * n * capacity;
       layer.npu_seconds.back().push_back(DispatchCost(work, spec).seconds);
     }
     layer.plan.groups.push_back(std::move(group));

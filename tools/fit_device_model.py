@@ -85,7 +85,12 @@ def work(row, half_rows, on_chip, score_moves):
         tokens, context, heads, kv_heads, dim = shapes[0]
         flops = 4.0 * tokens * context * heads * dim
         io = 4.0 * dim * (tokens * heads + context * kv_heads)
-        return flops * (1 + half_rows / tokens), 0.0, 0.0, score_moves * 2.0 * tokens * context * heads, io, flops
+        rows = tokens * heads / kv_heads  # heads that share a key head stand together
+        keys = 2.0 * dim * context
+        moved = sum(kv_heads * min(keys * max(0, 2.0 * rows * inner / on_chip - 1), 2.0 * rows * inner *
+                                   max(0, keys / on_chip - 1)) for inner in (dim, context))
+        moved += score_moves * 2.0 * tokens * context * heads
+        return flops * (1 + half_rows / rows), 0.0, 0.0, moved, io, flops
     bits = 16 if weights == "int8" and family in UNFOLDS_INT8 else BITS[weights]
     full = stored = unpacked = moved = total = 0.0
     for rows, inner, outer, times in shapes:

@@ -20,6 +20,7 @@ int RunCompile(const std::vector<std::string>& args);
 // For NpuOptions::compiler: a package in a process of its own. Not shown in the usage.
 int RunCompilePackage(const std::vector<std::string>& args);
 inline constexpr char kCompilePackage[] = "compile-package";  // its name
+int RunEstimate(const std::vector<std::string>& args);
 int RunCache(const std::vector<std::string>& args);
 int RunDoctor(const std::vector<std::string>& args);
 int RunMakeModel(const std::vector<std::string>& args);

@@ -32,6 +32,7 @@ constexpr Command kCommands[] = {
     {"plot", RunPlot, "draw what calibrate gathered"},
     {"bench", RunBench, "measure prompt and generation speed"},
     {"plan", RunPlan, "decide what runs on an NPU and in which fixed shapes"},
+    {"estimate", RunEstimate, "time and energy of one op on a simulated NPU"},
     {"compile", RunCompile, "make the programs of a plan ahead of time"},
     {"cache", RunCache, "list or remove compiled programs"},
     {"doctor", RunDoctor, "show what this machine and this build have"},

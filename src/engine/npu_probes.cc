@@ -184,11 +184,13 @@ class SelfTest {
   }
 
   // A probe that only measures. Nothing when it did not run.
-  Result<std::optional<Probe>> Time(const std::string& name, Result<Graph> graph, uint32_t n_runs) {
+  Result<std::optional<Probe>> Time(const std::string& name, Result<Graph> graph, uint32_t n_runs,
+                                    Work* counted = nullptr) {
     if (!progress_(name)) return MakeError(Code::kCancelled, "self-test: stopped");
     NM_TRY(graph);
     const Function function = graph->functions[0];
     const Work work = CountWork(*graph, function, spec_);
+    if (counted != nullptr) *counted = work;
     const ValueType& type = function.values[function.inputs[0]].type;
     auto program = device_.Compile(std::move(*graph), "self-test");
     if (!program.ok()) {
@@ -232,11 +234,17 @@ class SelfTest {
     }
     double best = 0;
     for (const size_t rows : {256, 512, 1024}) {
+      Work work;
       NM_TRY_VAR(const auto chain, Time(fmt::format("arithmetic: 2 x conv 2048 to 2048, {} rows", rows),
-                                        ConvChain(2, 2048, rows), n_runs_));
-      if (chain) best = std::max(best, chain->flops / (chain->seconds - floor_seconds - io_seconds(*chain)));
+                                        ConvChain(2, 2048, rows), n_runs_, &work));
+      if (!chain) continue;
+      // The spec's rate is the marginal one: what few rows and operands that do not fit cost is the model's to add.
+      const CostParts parts = PartsOf(work, measured_);
+      const double arithmetic = chain->seconds - parts.floor - parts.io - parts.moves;
+      if (arithmetic > 0) best = std::max(best, work.paced_flops / arithmetic);
     }
-    Number(&NpuSpec::flops_per_second, best, "two 1x1 convolutions of 2,048 channels, best of 256, 512 and 1,024 rows");
+    Number(&NpuSpec::flops_per_second, best,
+           "two 1x1 convolutions of 2,048 channels, best of 256, 512 and 1,024 rows, by the cost model's shape");
     for (const SpecNumber& number : Numbers(measured_)) {
       if (!number.source.starts_with("measured")) continue;
       double table = 0;

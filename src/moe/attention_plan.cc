@@ -85,14 +85,28 @@ AttentionCost ExpectedAttentionCost(const ModelConfig& config, const NpuSpec& sp
       total.cpu_seconds += CpuAttentionSeconds(config, spec, moe_layer, rows, static_cast<double>(position));
       continue;
     }
-    const double length = *bucket, q = static_cast<double>(QDim(config)), kv = static_cast<double>(KvDim(config));
+    const double length = *bucket, kv = static_cast<double>(KvDim(config));
     Work work;
-    work.flops = Flops(config, moe_layer, chunk, length);
-    work.weight_bytes = static_cast<double>(AttentionWeightBytes(config, moe_layer, StreamedFormat(format, spec)));
+    const WeightFormat streamed = StreamedFormat(format, spec);
+    const auto project = [&](size_t out, size_t in, size_t times, WeightFormat stored) {
+      AddProduct({chunk, static_cast<double>(in), static_cast<double>(out), static_cast<double>(times),
+                  static_cast<double>(WeightBytes(stored, out, in))},
+                 spec, work);
+    };
+    project(QDim(config), config.dim, 1, streamed);
+    project(KvDim(config), config.dim, 2, streamed);
+    project(config.dim, QDim(config), 1, streamed);
+    if (moe_layer) project(config.n_experts, config.dim, 1, WeightFormat::kFp16);
+    // Query heads that share a key head stand together in one product with the keys, then with the values.
+    const double head_dim = config.head_dim, n_kv_heads = config.n_kv_heads, seen = length + chunk;
+    const double grouped_rows = chunk * config.n_heads / n_kv_heads, key_bytes = kHalf * head_dim * seen;
+    AddProduct({grouped_rows, head_dim, seen, n_kv_heads, key_bytes}, spec, work);
+    AddProduct({grouped_rows, seen, head_dim, n_kv_heads, key_bytes}, spec, work);
+    AddScores(config.n_heads * chunk * seen, spec, work);
+    work.weight_bytes = static_cast<double>(AttentionWeightBytes(config, moe_layer, streamed));
+    if (PaletteBits(streamed) > 0) work.unpacked_bytes = kHalf * ProjectionWeights(config, false);
     work.io_bytes = kHalf * (chunk * (2 * config.dim + 2 * kv + (moe_layer ? config.n_experts : 0) + config.rope_dim) +
                              chunk * (length + chunk) + 2 * kv * length);
-    work.largest_operand_bytes =
-        kHalf * std::max({config.dim * q, config.n_heads * chunk * (length + chunk), 2.0 * config.dim * chunk});
     const Cost cost = DispatchCost(work, spec);
     total.npu_seconds += cost.seconds;
     total.joules += cost.joules;

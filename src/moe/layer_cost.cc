@@ -86,10 +86,15 @@ Work ExpertGroupWork(const ModelConfig& config, size_t n_experts, uint32_t capac
   constexpr double kHalf = 2;  // bytes of fp16
   const double n = static_cast<double>(n_experts), rows = capacity, dim = config.dim, expert_dim = config.expert_dim;
   Work work;
-  work.flops = n * rows * (6 * dim * expert_dim + 2 * expert_dim);  // three projections; silu and product
-  work.weight_bytes = n * static_cast<double>(ExpertWeightBytes(config, StreamedFormat(format, spec)));
+  const WeightFormat streamed = StreamedFormat(format, spec);
+  work.flops = work.paced_flops = n * rows * 2 * expert_dim;  // silu and product
+  AddProduct({rows, dim, expert_dim, 2 * n, static_cast<double>(WeightBytes(streamed, config.expert_dim, config.dim))},
+             spec, work);
+  AddProduct({rows, expert_dim, dim, n, static_cast<double>(WeightBytes(streamed, config.dim, config.expert_dim))}, spec,
+             work);
+  work.weight_bytes = n * static_cast<double>(ExpertWeightBytes(config, streamed));
+  if (PaletteBits(streamed) > 0) work.unpacked_bytes = 3 * n * dim * expert_dim * kHalf;
   work.io_bytes = 2 * n * dim * rows * kHalf;
-  work.largest_operand_bytes = n * std::max({dim * expert_dim, dim * rows, expert_dim * rows}) * kHalf;
   return work;
 }
 

@@ -318,7 +318,7 @@ std::vector<uint32_t> LayerSearch::Menu(const SidePrices& prices, const std::vec
     const auto add = [&](double capacity, Costs& sum) {
       for (uint32_t s = 0; s < kScenarios; ++s) {  // CpuTimes::Of without branches
         const double over = std::max(rows[s] - capacity, 0.0);
-        sum[s] += std::max(over * cpu.seconds_per_row, over > 0 ? cpu.seconds_per_expert : 0.0);
+        sum[s] += over * cpu.seconds_per_row + (over > 0 ? cpu.seconds_per_expert : 0.0);
       }
     };
     add(0, on_cpu);

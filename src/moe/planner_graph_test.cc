@@ -38,8 +38,10 @@ TEST(PlannerModel, GroupWorkIsWhatTheGraphCounts) {
         const Work got = CountWork(graph, *graph.Find(CapacityFunction(capacity)), spec);
         const Work modelled = ExpertGroupWork(model.config(), 3, capacity, spec, format);
         EXPECT_EQ(modelled.io_bytes, got.io_bytes);
-        EXPECT_EQ(modelled.largest_operand_bytes, got.largest_operand_bytes);
         EXPECT_NEAR(modelled.flops, got.flops, 0.001 * got.flops);
+        EXPECT_NEAR(modelled.paced_flops, got.paced_flops, 0.001 * got.paced_flops);
+        EXPECT_EQ(modelled.unpacked_bytes, got.unpacked_bytes);
+        EXPECT_NEAR(modelled.moved_bytes, got.moved_bytes, 0.02 * got.moved_bytes);
         EXPECT_NEAR(modelled.weight_bytes, got.weight_bytes, 0.02 * got.weight_bytes);  // and its small constants
       }
       const size_t bound = 3 * ExpertWeightBytes(model.config(), format) + kGraphConstantBytes;

@@ -93,7 +93,9 @@ NpuSpec RoundSpec() {
   spec.flops_per_second.value = 1e9;
   spec.weight_bytes_per_second.value = 1e18;
   spec.io_bytes_per_second.value = 1e18;
-  spec.large_operand_factor.value = 1;
+  spec.half_rate_rows.value = 1e-9;  // every row at the full rate, everything fits
+  spec.on_chip_bytes.value = 1e18;
+  spec.unpack_bytes_per_second.value = 1e18;
   spec.watts_base.value = 2;
   spec.watts_per_tflops.value = spec.watts_per_gbps.value = 0;
   spec.cpu_flops_per_second.value = 1e8;

@@ -21,11 +21,10 @@ struct GroupTimes {
 };
 struct CpuTimes {
   double seconds_per_row = 0;     // arithmetic of one row of one expert
-  double seconds_per_expert = 0;  // streaming one expert's weights: the floor, however few the rows
+  double seconds_per_expert = 0;  // reading one expert's weights, however few the rows
   // Seconds for `rows` rows of one expert; 0 rows cost nothing.
   double Of(uint32_t rows) const {
-    const double compute = rows * seconds_per_row;
-    return rows == 0 ? 0 : (compute > seconds_per_expert ? compute : seconds_per_expert);
+    return rows == 0 ? 0 : rows * seconds_per_row + seconds_per_expert;
   }
 };
 

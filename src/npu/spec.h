@@ -24,16 +24,20 @@ struct NpuSpec {
   std::string title;  // "Apple M2 Max"
   uint32_t n_dies = 1;     // programs in flight at once, one per die
 
-  // Time of one dispatch: floor + io / io_rate + max(flops / rate, weight bytes / stream rate).
-  Sourced dispatch_seconds;  // floor of one call through Core ML with surface-backed arrays
-  Sourced wake_seconds;      // added after the device was idle for longer than idle_seconds
+  // Time of one dispatch: npu/cost.h says how these go together.
+  Sourced dispatch_seconds;         // floor of one call through Core ML with surface-backed arrays
+  Sourced direct_dispatch_seconds;  // floor of one call on the direct (private) path
+  Sourced wake_seconds;             // added after the device was idle for longer than idle_seconds
   Sourced idle_seconds;
-  Sourced flops_per_second;         // fp16, 1x1 convolutions
-  Sourced int8_speedup;             // of arithmetic with int8 weights and activations; 1 = none
-  Sourced weight_bytes_per_second;  // weight streaming, one die
-  Sourced io_bytes_per_second;      // inputs and outputs
-  Sourced large_operand_bytes;      // above this the compute term grows by large_operand_factor
-  Sourced large_operand_factor;
+  Sourced flops_per_second;          // fp16, one long product after the other: the marginal rate
+  Sourced int8_speedup;              // of arithmetic with int8 weights and activations; 1 = none
+  Sourced half_rate_rows;            // a product of so many rows runs at half the rate
+  Sourced weight_bytes_per_second;   // weight streaming, one die
+  Sourced unpack_bytes_per_second;   // fp16 bytes that palettes unpack to
+  Sourced on_chip_bytes;             // of a product whose operands are both larger, weights are read again and again
+  Sourced score_moves;               // times that the scores of attention cross memory around softmax
+  Sourced io_bytes_per_second;       // inputs and outputs through Core ML, surface-backed fp16
+  Sourced host_copy_bytes_per_second;  // inputs and outputs on the direct path, which the host converts from fp32
   Sourced load_seconds;  // loading a compiled program, plus its bytes at weight_bytes_per_second
 
   // Power while busy: watts = a + b * TFLOP/s + c * weight GB/s; 0 when idle.
@@ -51,12 +55,12 @@ struct NpuSpec {
 
   // The CPU beside it.
   Sourced cpu_flops_per_second;   // effective, block-quantized GEMM with many rows
-  Sourced cpu_bytes_per_second;   // weight streaming with few rows
+  Sourced cpu_bytes_per_second;   // weights, which every product reads once, however few its rows
   Sourced cpu_watts;              // package while busy
   Sourced copy_bytes_per_second;  // pack and scatter
 };
 
-// "m1", "m2-max", "m2-ultra", "m3-max", "m4", "m4-max", "m5", "m5-pro".
+// Every M1 to M5 with its Pro, Max and Ultra: "m1", "m1-pro", ..., "m5-max".
 std::span<const NpuSpec> AllSpecs();
 
 // One number of a spec by its field's name.

@@ -30,8 +30,10 @@ TEST(SpecHash, ChangesWithEveryNumber) {
   };
   for (Sourced NpuSpec::*const field :
        {&NpuSpec::dispatch_seconds, &NpuSpec::wake_seconds, &NpuSpec::idle_seconds, &NpuSpec::flops_per_second,
-        &NpuSpec::int8_speedup, &NpuSpec::weight_bytes_per_second, &NpuSpec::io_bytes_per_second,
-        &NpuSpec::large_operand_bytes, &NpuSpec::large_operand_factor, &NpuSpec::load_seconds, &NpuSpec::watts_base,
+        &NpuSpec::direct_dispatch_seconds, &NpuSpec::int8_speedup, &NpuSpec::half_rate_rows,
+        &NpuSpec::weight_bytes_per_second, &NpuSpec::unpack_bytes_per_second, &NpuSpec::on_chip_bytes,
+        &NpuSpec::score_moves, &NpuSpec::io_bytes_per_second, &NpuSpec::host_copy_bytes_per_second,
+        &NpuSpec::load_seconds, &NpuSpec::watts_base,
         &NpuSpec::watts_per_tflops, &NpuSpec::watts_per_gbps, &NpuSpec::cpu_flops_per_second,
         &NpuSpec::cpu_bytes_per_second, &NpuSpec::cpu_watts, &NpuSpec::copy_bytes_per_second}) {
     NpuSpec other = spec;
@@ -58,7 +60,8 @@ TEST(SpecHash, ChangesWithEveryNumber) {
 }
 
 TEST(FindSpec, KnowsTheMachinesAndListsThemOtherwise) {
-  for (const char* name : {"m1", "m2-max", "m2-ultra", "m3-max", "m4", "m4-max", "m5", "m5-pro"}) {
+  for (const char* name : {"m1", "m1-pro", "m1-max", "m1-ultra", "m2", "m2-pro", "m2-max", "m2-ultra", "m3", "m3-pro",
+                           "m3-max", "m3-ultra", "m4", "m4-pro", "m4-max", "m5", "m5-pro", "m5-max"}) {
     const auto spec = FindSpec(name);
     ASSERT_TRUE(spec.ok()) << name;
     EXPECT_EQ((*spec)->name, name);
