@@ -80,7 +80,7 @@ def on_npu(rows, split):
 
 
 def by_chip_rank(rows):
-    """Median over chips of the rank correlation between published and predicted, chips with at least four rows."""
+    """(chip, rows, rank correlation of published and predicted), chips with at least four rows."""
     found = []
     for chip in sorted({r["chip"] for r in rows}):
         own = [r for r in rows if r["chip"] == chip]
@@ -97,10 +97,13 @@ def failures(rows):
         return ["no rows to judge"]
     if quantile(errors, 0.5) > MAX_MEDIAN:
         bad.append(f"median error {quantile(errors, 0.5):.1%}, wanted at most {MAX_MEDIAN:.0%}")
+    right, total = concordant(judged)
+    if right < MIN_RANK * total:
+        bad.append(f"{right} of {total} pairs in the published order, wanted at least {MIN_RANK:.0%}")
     if quantile(errors, 0.9) > MAX_P90:
         bad.append(f"90th percentile {quantile(errors, 0.9):.1%}, wanted at most {MAX_P90:.0%}")
     for chip, n, rank in by_chip_rank(judged):
-        if rank < MIN_RANK:
+        if n > 4 and rank < MIN_RANK:  # of four rows, one pair of neighbours the other way round is 0.8
             bad.append(f"rank correlation on {chip}, {n} rows: {rank:.3f}, wanted at least {MIN_RANK}")
     return bad
 

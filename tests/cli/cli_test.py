@@ -10,6 +10,7 @@ import unittest
 from bench import Bench
 from calibrate import Calibrate
 from chat import Chat
+from estimate import Estimate
 from golden import Golden
 from models import Info, MakeModel
 from npu import Npu
@@ -21,7 +22,7 @@ from streams import Streams
 from usage import Usage
 
 GROUPS = {group.__name__: group for group in (Usage, Run, Streams, Chat, Info, Exec, MakeModel, Bench, Golden, Calibrate,
-                                             Plan, Doctor, Npu, Programs, Cache)}
+                                             Plan, Doctor, Npu, Programs, Cache, Estimate)}
 
 
 def main():

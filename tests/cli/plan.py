@@ -142,7 +142,7 @@ class Plan(Case):
             ("wanted one of ours, cpu, naive, anemll, base, tiers, tiers+groups, all", ["--placement", "best"]),
             ("wanted one of exact, prune, reroute", ["--mode", "drop"]),
             ("wanted one of fp16, int8, lut8, lut6, lut4", ["--expert-weights", "lut5"]),
-            ("wanted one of m1, m2-max", ["--npu", "m9"]),
+            ("wanted one of m1, m1-pro, m1-max", ["--npu", "m9"]),
             ("--chunk", ["--chunk", "0"]),
             ("--chunk", ["--chunk", "4000000000"]),
             ("--moe-batch", ["--moe-batch", "99999999999"]),
@@ -241,7 +241,7 @@ class Doctor(Case):
         for name in json.loads(self.ok("doctor", "--json").text())["simulated_npus"]:
             npu = json.loads(self.ok("doctor", "--json", "--npu", "sim:" + name).text())["npu"]
             self.assertEqual((npu["name"], npu["simulated"]), (name, True))
-            self.assertEqual(len(npu["properties"]), 26)
+            self.assertEqual(len(npu["properties"]), 30)
             for number in npu["properties"]:
                 self.assertRegex(number["source"], r"\A(measured|published|derived|assumed)")
                 self.assertEqual(number["assumed"], number["source"].startswith("assumed"))
@@ -249,7 +249,7 @@ class Doctor(Case):
             for number in npu["properties"]:
                 self.assertRegex(text, rf"(?m)^  {number['name']} +\S.*{number['source'][:9]}")
         numbers = {n["name"]: n["value"] for n in json.loads(self.ok("doctor", "--json", "--npu", "m2-max").text())["npu"]["properties"]}
-        self.assertEqual((numbers["max_programs"], numbers["dispatch_seconds"]), (120, 0.0003))
+        self.assertEqual(numbers["max_programs"], 120)
 
     def test_the_self_test_of_a_simulated_npu_finds_its_numbers(self):
         cache = self.dir / "cache"
@@ -270,5 +270,5 @@ class Doctor(Case):
             self.fails(1, "Core ML is not on this system", "doctor", "--self-test", "--npu", "coreml")
 
     def test_unknown_npu(self):
-        self.fails(2, "'m9' is unknown, wanted one of m1, m2-max", "doctor", "--npu", "m9")
+        self.fails(2, "'m9' is unknown, wanted one of m1, m1-pro, m1-max", "doctor", "--npu", "m9")
         self.assertEqual(npumoe("doctor", "surplus").code, 2)
