@@ -18,10 +18,11 @@ namespace npumoe {
 namespace {
 
 std::string EstimateText(const OpQuestion& q, const OpEstimate& e) {
-  return fmt::format("{} {}, {} weights, path {}: {:.4g} ms, {:.4g} mJ, bound by {} ({:.3g} TFLOP/s, {:.3g} GB/s of weights); "
-                     "simulated on {}\n",
-                     q.op, q.shape, q.weights, q.path, e.seconds * 1e3, e.joules * 1e3, e.bound,
-                     e.flops / e.seconds * 1e-12, e.weight_bytes / e.seconds * 1e-9, e.npu);
+  return fmt::format(
+      "{} {}, {} weights, path {}: {:.4g} ms, {:.4g} mJ, bound by {} ({:.3g} TFLOP/s, {:.3g} GB/s of weights); "
+      "simulated on {}\n",
+      q.op, q.shape, q.weights, q.path, e.seconds * 1e3, e.joules * 1e3, e.bound, e.flops / e.seconds * 1e-12,
+      e.weight_bytes / e.seconds * 1e-9, e.npu);
 }
 
 std::string EstimateJson(const OpQuestion& q, const OpEstimate& e) {
@@ -60,9 +61,10 @@ int RunEstimate(const std::vector<std::string>& args) {
       ->required();
   app.add_option("--weights", question.weights,
                  fmt::format("{} (int8 activations too: w8a8) [fp16]", fmt::join(EstimateWeights(), ", ")));
-  app.add_option("--path", question.path,
-                 "coreml: surface-backed fp16 arrays; direct: the private interface, arrays converted by the host; cpu: on "
-                 "the CPU beside it [coreml]");
+  app.add_option(
+      "--path", question.path,
+      "coreml: surface-backed fp16 arrays; direct: the private interface, arrays converted by the host; cpu: on "
+      "the CPU beside it [coreml]");
   app.add_flag("--runtime-weights", question.runtime_weights, "matmul: the second operand is an input, not a constant");
   app.add_flag("--json", as_json, "as JSON");
   if (const auto exit_code = ParseFlags(app, args)) return *exit_code;

@@ -12,8 +12,9 @@ namespace npumoe {
 
 struct OpQuestion {
   std::string npu;  // "m4-max" or "sim:m4-max"
-  // conv1x1, matmul, gemv: ROWSxINxOUT, weights are constants; gemv also INxOUT. swiglu: ROWSxDIMxEXPERTDIM, gate, up and
-  // down of one expert. attention: TOKENSxCONTEXTxHEADSxKVHEADSxHEADDIM, without projections, keys and values are inputs.
+  // conv1x1, matmul, gemv: ROWSxINxOUT, weights are constants; gemv also INxOUT. swiglu: ROWSxDIMxEXPERTDIM, gate, up
+  // and down of one expert. attention: TOKENSxCONTEXTxHEADSxKVHEADSxHEADDIM, without projections, keys and values are
+  // inputs.
   std::string op;
   // Shapes of ops in one program that run one after the other, as one dispatch: "64x512x512*32,64x512x2048".
   std::string shape;
@@ -25,9 +26,10 @@ struct OpQuestion {
 struct OpEstimate {
   std::string npu, title;
   double seconds = 0, joules = 0;
-  double flops = 0, weight_bytes = 0;                                     // as streamed
-  double floor_seconds = 0, io_seconds = 0, compute_seconds = 0, weight_seconds = 0;  // compute with its moves of operands
-  std::string_view bound;  // the largest of them: "dispatch", "io", "compute", "weights"
+  double flops = 0, weight_bytes = 0;  // as streamed
+  double floor_seconds = 0, io_seconds = 0, compute_seconds = 0,
+         weight_seconds = 0;  // compute with its moves of operands
+  std::string_view bound;     // the largest of them: "dispatch", "io", "compute", "weights"
 };
 
 // kInvalidArgument or kNotFound name what is wrong and what is wanted. Limits of the NPU are not looked at.

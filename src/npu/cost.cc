@@ -89,7 +89,8 @@ void AddProduct(const Product& p, const NpuSpec& spec, Work& work) {
   // One operand that fits stays on the chip while the other passes once. Otherwise a part of one stays at a time, and
   // the other passes once for every part.
   const double x = 2 * p.rows * p.in, dense = 2 * p.in * p.out, fits = spec.on_chip_bytes.value;
-  work.moved_bytes += p.count * std::min(p.weight_bytes * std::max(0.0, x / fits - 1), x * std::max(0.0, dense / fits - 1));
+  work.moved_bytes +=
+      p.count * std::min(p.weight_bytes * std::max(0.0, x / fits - 1), x * std::max(0.0, dense / fits - 1));
 }
 
 void AddScores(double scores, const NpuSpec& spec, Work& work) {

@@ -13,8 +13,8 @@ namespace npumoe {
 
 // What one run of one function does; a sum over its ops. Weight bytes are as they are streamed (after compression).
 struct Work {
-  double flops = 0;           // 2 per multiply-add
-  double paced_flops = 0;     // as many at the full rate take as long: products of few rows count for more
+  double flops = 0;        // 2 per multiply-add
+  double paced_flops = 0;  // as many at the full rate take as long: products of few rows count for more
   double weight_bytes = 0;
   double unpacked_bytes = 0;  // fp16 bytes that palettes unpack to
   double moved_bytes = 0;     // beyond weights once, inputs and outputs: operands that do not fit on the chip

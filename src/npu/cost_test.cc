@@ -93,7 +93,8 @@ TEST(CpuExpertCost, FewRowsAreFarFromTheFullRate) {
   const NpuSpec& spec = **FindSpec("m2-max");
   constexpr double kFlops = 6.0 * 2048 * 768, kBytes = 3.0 * 2048 * 768;
   EXPECT_EQ(CpuExpertCost(0, kFlops, kBytes, spec).seconds, 0);
-  const double one = CpuExpertCost(1, kFlops, kBytes, spec).seconds, many = CpuExpertCost(512, kFlops, kBytes, spec).seconds;
+  const double one = CpuExpertCost(1, kFlops, kBytes, spec).seconds,
+               many = CpuExpertCost(512, kFlops, kBytes, spec).seconds;
   EXPECT_GT(one, kBytes / spec.cpu_bytes_per_second.value);
   EXPECT_GT(one, 2 * many / 512);
   EXPECT_NEAR(many, 512 * kFlops / spec.cpu_flops_per_second.value, 0.05 * many);

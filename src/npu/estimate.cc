@@ -54,7 +54,8 @@ auto FindName(const Names& names, std::string_view wanted, std::string_view what
   for (const auto& entry : names) {
     if (entry.name == wanted) return &entry;
   }
-  return MakeError(Code::kInvalidArgument, "{}: unknown '{}', wanted one of: {}", what, wanted.substr(0, 40), List(names));
+  return MakeError(Code::kInvalidArgument, "{}: unknown '{}', wanted one of: {}", what, wanted.substr(0, 40),
+                   List(names));
 }
 
 struct Shape {
@@ -93,14 +94,15 @@ bool ParseShape(std::string_view text, const OpName& op, Shape& shape) {
   if (axes.size() != op.n_axes) return false;
   std::copy(axes.begin(), axes.end(), shape.axes.begin());
   // Query heads come in groups that share a key head.
-  return op.form != Form::kAttention || (axes[2] >= axes[3] && static_cast<uint64_t>(axes[2]) % static_cast<uint64_t>(axes[3]) == 0);
+  return op.form != Form::kAttention ||
+         (axes[2] >= axes[3] && static_cast<uint64_t>(axes[2]) % static_cast<uint64_t>(axes[3]) == 0);
 }
 
 Result<std::vector<Shape>> ParseShapes(std::string_view text, const OpName& op) {
   std::vector<Shape> shapes;
   const auto wrong = [&](std::string_view part) {
-    return MakeError(Code::kInvalidArgument, "--shape: {} wants {} of 1 to {}, *N behind it for N times{}, got '{}'", op.name,
-                     op.shape, kMaxAxis, op.form == Form::kAttention ? ", HEADS a multiple of KVHEADS" : "",
+    return MakeError(Code::kInvalidArgument, "--shape: {} wants {} of 1 to {}, *N behind it for N times{}, got '{}'",
+                     op.name, op.shape, kMaxAxis, op.form == Form::kAttention ? ", HEADS a multiple of KVHEADS" : "",
                      part.substr(0, 60));
   };
   if (text.empty() || text.back() == ',' || text.back() == '*') return wrong(text);
@@ -176,7 +178,8 @@ void OnCpu(const Program& program, const Format& format, const NpuSpec& spec, Op
     const double bits = format.bits == 8 ? 8.5 : format.bits;
     const double bytes = product.weight_bytes * (program.weight_values > 0 ? bits / 16 : 1);
     const double flops = 2 * product.in * product.out;
-    const Cost cost = CpuExpertCost(product.rows, flops, bytes, spec), reading = CpuExpertCost(product.rows, 0, bytes, spec);
+    const Cost cost = CpuExpertCost(product.rows, flops, bytes, spec),
+               reading = CpuExpertCost(product.rows, 0, bytes, spec);
     estimate.flops += product.count * product.rows * flops;
     estimate.weight_bytes += product.count * bytes;
     estimate.seconds += product.count * cost.seconds;
@@ -187,11 +190,13 @@ void OnCpu(const Program& program, const Format& format, const NpuSpec& spec, Op
 }
 
 std::string_view Bound(const OpEstimate& e) {
-  const std::pair<double, std::string_view> parts[] = {
-      {e.compute_seconds, "compute"}, {e.weight_seconds, "weights"}, {e.io_seconds, "io"}, {e.floor_seconds, "dispatch"}};
-  return std::max_element(std::begin(parts), std::end(parts), [](const auto& x, const auto& y) {
-           return x.first < y.first;
-         })->second;
+  const std::pair<double, std::string_view> parts[] = {{e.compute_seconds, "compute"},
+                                                       {e.weight_seconds, "weights"},
+                                                       {e.io_seconds, "io"},
+                                                       {e.floor_seconds, "dispatch"}};
+  return std::max_element(std::begin(parts), std::end(parts),
+                          [](const auto& x, const auto& y) { return x.first < y.first; })
+      ->second;
 }
 
 template <typename Names>

@@ -53,43 +53,54 @@ constexpr const char* kMemcpy = "published: memcpy with two to four threads (whi
 constexpr const char* kAccelerate = "published: numpy with Accelerate, N = 512..4096 (AFORGE)";
 
 constexpr Machine kMachines[] = {
-    {"m1", "Apple M1", {1.4, "published: Accelerate on M1 Pro and M1 Max (whisper.cpp benchmark, nod.ai)", 60, nullptr,
-                        8.1, "published: M1 Max sgemm, one client (nod.ai)", 50, nullptr}},
-    {"m1-pro", "Apple M1 Pro", {1.5, "published: Accelerate 1.40-1.73 (whisper.cpp benchmark)", 100, nullptr, 8.1,
-                                nullptr, 100, nullptr}},
-    {"m1-max", "Apple M1 Max", {1.4, "published: sgemm, one client (nod.ai)", 100, nullptr, 8.1,
-                                "published: sgemm, one client (nod.ai)", 100, nullptr}},
+    {"m1",
+     "Apple M1",
+     {1.4, "published: Accelerate on M1 Pro and M1 Max (whisper.cpp benchmark, nod.ai)", 60, nullptr, 8.1,
+      "published: M1 Max sgemm, one client (nod.ai)", 50, nullptr}},
+    {"m1-pro",
+     "Apple M1 Pro",
+     {1.5, "published: Accelerate 1.40-1.73 (whisper.cpp benchmark)", 100, nullptr, 8.1, nullptr, 100, nullptr}},
+    {"m1-max",
+     "Apple M1 Max",
+     {1.4, "published: sgemm, one client (nod.ai)", 100, nullptr, 8.1, "published: sgemm, one client (nod.ai)", 100,
+      nullptr}},
     {"m1-ultra", "Apple M1 Ultra", {1.4, nullptr, 200, nullptr, 16, nullptr, 179, nullptr}},
     {"m2", "Apple M2", {1.5, nullptr, 70, nullptr, 10, nullptr, 60, nullptr}},
     {"m2-pro", "Apple M2 Pro", {2.2, nullptr, 100, nullptr, 19, nullptr, 100, nullptr}},
-    {"m2-max", "Apple M2 Max", {2.2, kAccelerate, 100, nullptr, 19, "published: package power of the same rows (AFORGE)",
-                                100, kMemcpy}},
-    {"m2-ultra", "Apple M2 Ultra",
-     {1.45, "derived: llama.cpp pull request 6210, TinyLlama F16 prompt, 4 threads", 198,
+    {"m2-max",
+     "Apple M2 Max",
+     {2.2, kAccelerate, 100, nullptr, 19, "published: package power of the same rows (AFORGE)", 100, kMemcpy}},
+    {"m2-ultra",
+     "Apple M2 Ultra",
+     {1.29, "derived: llama.cpp pull request 6210, TinyLlama F16, 256 prompt tokens at 664 a second, 4 threads", 198,
       "published: memcpy with 8 threads (whisper.cpp benchmark)", 38, nullptr, 179,
       "published: memcpy with 4 threads (whisper.cpp benchmark)"}},
     {"m3", "Apple M3", {1.6, nullptr, 70, nullptr, 10, nullptr, 65, nullptr}},
     {"m3-pro", "Apple M3 Pro", {2.4, nullptr, 100, nullptr, 13, nullptr, 100, nullptr}},
     {"m3-max", "Apple M3 Max", {2.7, nullptr, 100, nullptr, 13, nullptr, 100, kMemcpy}},
     {"m3-ultra", "Apple M3 Ultra", {2.7, nullptr, 200, nullptr, 26, nullptr, 179, nullptr}},
-    {"m4", "Apple M4", {1.8, nullptr, 90, nullptr, 10, nullptr, 69,
-                        "published: memcpy of one thread on M4 Max (whisper.cpp benchmark)"}},
+    {"m4",
+     "Apple M4",
+     {1.8, nullptr, 90, nullptr, 10, nullptr, 69, "published: memcpy of one thread on M4 Max (whisper.cpp benchmark)"}},
     {"m4-pro", "Apple M4 Pro", {3.0, nullptr, 120, nullptr, 7.8, nullptr, 120, nullptr}},
-    {"m4-max", "Apple M4 Max",
+    {"m4-max",
+     "Apple M4 Max",
      {3.2, "published: sgemm 3.0-3.4 (AFORGE)", 125, "published: 121-129 with four threads (rcarback)", 7.8,
       "published: sgemm (AFORGE)", 150, "published: memcpy (whisper.cpp benchmark)"}},
     {"m5", "Apple M5", {2.0, "published: about 2.0 on M5 Air", 110, nullptr, 12, nullptr, 70, nullptr}},
-    {"m5-pro", "Apple M5 Pro", {1.9, "published: sgemm (AFORGE)", 130,
-                                "published: memory reads of the CPU (AFORGE)", 16, "published: sgemm (AFORGE)", 100,
-                                nullptr}},
+    {"m5-pro",
+     "Apple M5 Pro",
+     {1.9, "published: sgemm (AFORGE)", 130, "published: memory reads of the CPU (AFORGE)", 16,
+      "published: sgemm (AFORGE)", 100, nullptr}},
     {"m5-max", "Apple M5 Max", {1.9, nullptr, 200, nullptr, 16, nullptr, 150, nullptr}},
 };
 static_assert(std::size(kMachines) == std::size(kChipFit));
 
 Sourced FromFit(const Fitted& fitted, double unit, const ChipFit& chip) {
   return {fitted.value * unit,
-          fitted.is_known ? fmt::format("derived: fit, {} published rows of this chip (docs/device_model.md)", chip.n_rows)
-                          : fmt::format("assumed: from chips of {} (fit of docs/device_model.md)", chip.name.substr(0, 2))};
+          fitted.is_known
+              ? fmt::format("derived: fit, {} published rows of this chip (docs/device_model.md)", chip.n_rows)
+              : fmt::format("assumed: from chips of {} (fit of docs/device_model.md)", chip.name.substr(0, 2))};
 }
 
 Sourced OfCpu(double value, double unit, const char* source) {
@@ -117,18 +128,19 @@ NpuSpec Common() {
 // What goes by generation.
 void SetGeneration(std::string_view generation, NpuSpec& s) {
   const bool is_m1 = generation == "m1", is_late = generation == "m4" || generation == "m5";
-  s.int8_speedup = {is_late ? 1.88 : 1.0, generation == "m4" ? "published: 35.1 TOPS with int8 weights and activations (maderix/ANE)"
-                                          : is_late          ? "assumed: as M4"
+  s.int8_speedup = {is_late ? 1.88 : 1.0, generation == "m4"
+                                              ? "published: 35.1 TOPS with int8 weights and activations (maderix/ANE)"
+                                          : is_late ? "assumed: as M4"
                                                     : "published: no int8 arithmetic before A17 Pro and M4"};
   s.max_axis = s.max_matmul_axis = is_late ? 65536 : 16384;
   s.max_resident_bytes = is_m1 ? size_t{3200} * 1000 * 1000 : 32 * kGiB;
   s.streams_int8 = !is_m1 && generation != "m5";
   for (const PowerFit& power : kPowerFit) {
     if (power.generation != generation) continue;
-    const std::string source = power.n_rows > 0
-                                   ? fmt::format("derived: fit, {} rows with energy (docs/device_model.md)", power.n_rows)
-                               : is_m1 ? std::string("derived: 6 rows of ane-guide and AFORGE, residual 0.30 W")
-                                       : std::string("assumed: middle of M2 and M4");
+    const std::string source =
+        power.n_rows > 0 ? fmt::format("derived: fit, {} rows with energy (docs/device_model.md)", power.n_rows)
+        : is_m1          ? std::string("derived: 6 rows of ane-guide and AFORGE, residual 0.30 W")
+                         : std::string("assumed: middle of M2 and M4");
     s.watts_base = {power.watts_base, source};
     s.watts_per_tflops = {power.watts_per_tflops, source};
     s.watts_per_gbps = {power.watts_per_gbps, source};
