@@ -33,6 +33,7 @@ constexpr Command kCommands[] = {
     {"bench", RunBench, "measure prompt and generation speed"},
     {"plan", RunPlan, "decide what runs on an NPU and in which fixed shapes"},
     {"estimate", RunEstimate, "time and energy of one op on a simulated NPU"},
+    {"simulate", RunSimulate, "what a prompt would take on a machine that is not here, plan by plan"},
     {"compile", RunCompile, "make the programs of a plan ahead of time"},
     {"cache", RunCache, "list or remove compiled programs"},
     {"doctor", RunDoctor, "show what this machine and this build have"},

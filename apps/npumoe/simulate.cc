@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+// `npumoe simulate`: what a prompt would take on a machine that is not here, under one plan or another.
+#include "npumoe/simulate.h"
+
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "apps/npumoe/commands.h"
+#include "apps/npumoe/console.h"
+#include "apps/npumoe/flags.h"
+#include "apps/npumoe/simulate_json.h"
+#include "apps/npumoe/text.h"
+#include "npumoe/calibrate.h"
+#include "npumoe/files.h"
+#include "npumoe/npu.h"
+#include "npumoe/plan.h"
+
+namespace npumoe {
+namespace {
+
+// The paper's own name for its whole plan.
+constexpr std::string_view kPaperPlan = "npumoe", kPaperPlacement = "all";
+
+struct SimulateFlags {
+  std::vector<std::string> models, npus, placements, objectives;
+  std::string prompts = "4096", chunks = "256", routing = "zipf:0.6,0.3", sweep;
+  SimulateOptions options;
+  bool as_json = false, details = false;
+
+  void AddTo(CLI::App& app) {
+    app.add_option("-m,--model,model", models,
+                   "qwen3-30b-a3b, phi-3.5-moe, phi-tiny-moe, another shape of 'npumoe make-model', or a config.json")
+        ->required()
+        ->delimiter(',');
+    app.add_option("--npu", npus, "machines ('npumoe doctor' lists them) [m2-max]")->delimiter(',');
+    app.add_option("-p,--prompt", prompts, "prompt lengths in tokens, as 1024,4096 [4096]");
+    app.add_option("--chunk,--npu-chunk", chunks, "prompt tokens of one attention dispatch, as 256,512 [256]");
+    app.add_option("--moe-batch", options.moe_batch_tokens, "tokens whose experts run together in 'ours' [4096]")
+        ->check(CLI::Range(1u, kMaxContextTokens));
+    app.add_option("--routing", routing,
+                   "zipf:S or zipf:S,DRIFT: the expert of rank r is r^-S as popular, DRIFT is the deviation of log "
+                   "popularity between prompts; or a file of 'npumoe calibrate' [zipf:0.6,0.3]");
+    app.add_option("--drift", options.stats_drift, "with a file: DRIFT between prompts [0]")
+        ->check(CLI::Range(0.0, 8.0));
+    app.add_option("--run-drift-factor", options.run_drift_factor,
+                   "prompts drift so many times as much as those the plan was made from [1]")
+        ->check(CLI::Range(0.0, 100.0));
+    app.add_option("--placement", placements,
+                   fmt::format("some of {} ({} is the paper's name of {}) [all of them]", fmt::join(Placements(), ", "),
+                               kPaperPlan, kPaperPlacement))
+        ->delimiter(',');
+    app.add_option("--objective", objectives, "of ours: time, energy, edp [time]")->delimiter(',');
+    app.add_option("--expert-weights", options.expert_weights, "fp16, int8, lut8, lut6 or lut4 [fp16]");
+    app.add_option("--attention-weights", options.attention_weights, "likewise [fp16]");
+    app.add_option("--tiers", options.n_tiers, "capacities of a layer in the paper's plans [3]")
+        ->check(CLI::Range(1u, 64u));
+    app.add_option("--seeds", options.n_seeds, "prompts, each with its own routing [5]")->check(CLI::Range(1u, 10000u));
+    app.add_option("-s,--seed", options.seed, "of the first [1]");
+    app.add_option("--sweep", sweep, "write one row per placement of every combination; .csv or .json");
+    app.add_flag("--json", as_json, "everything as JSON");
+    app.add_flag("--details", details, "with --json: tier maps, popularity, one layer's time line");
+  }
+};
+
+std::string Percent(const SimulatedValue& value) { return fmt::format("{:.1f} %", 100 * value.mean); }
+
+std::string Table(const SimulateReport& report) {
+  std::string text = fmt::format(
+      "{} on {} ({}), {} prompt tokens in chunks of {}, routing {}, {} seeds; simulated, mean +- deviation\n\n",
+      report.model, report.npu, report.npu_title, report.prompt_tokens, report.chunk_tokens, report.routing,
+      report.n_seeds);
+  text +=
+      "| placement | TTFT s | mJ/token | CPU busy s | padding | dropped | over, on the CPU | rows on the NPU | gap to "
+      "bound |\n"
+      "|---|---:|---:|---:|---:|---:|---:|---:|---:|\n";
+  for (const SimulatedPlacement& p : report.placements) {
+    const bool any = p.on_npu.mean > 0;
+    text += fmt::format("| {}{} | {:.3f} +-{:.3f} | {:.2f} +-{:.2f} | {:.3f} | {} | {} | {} | {} | {} |\n", p.placement,
+                        p.objective == "time" ? "" : ", " + p.objective, p.ttft_seconds.mean, p.ttft_seconds.deviation,
+                        1e3 * p.joules_per_token.mean, 1e3 * p.joules_per_token.deviation, p.cpu_seconds.mean,
+                        any ? Percent(p.padding) : "-", Percent(p.dropped), Percent(p.spilled), Percent(p.on_npu),
+                        Percent(p.gap));
+  }
+  text +=
+      "\n| placement | attention | router | experts | pack | scatter | load | output | of it dispatch floors |\n"
+      "|---|---:|---:|---:|---:|---:|---:|---:|---:|\n";
+  for (const SimulatedPlacement& p : report.placements) {
+    text += fmt::format("| {} |", p.placement);
+    for (const SimulatedStage& stage : p.stages) text += fmt::format(" {:.3f} |", stage.seconds);
+    text += fmt::format(" {:.3f} |\n", p.floor_seconds);
+  }
+  return text + fmt::format("\nseconds, simulated on {}\n", report.npu);
+}
+
+std::string CsvHeader() {
+  return "model,npu,prompt_tokens,chunk_tokens,routing,placement,mode,objective,simulated,ttft_seconds,"
+         "ttft_deviation,joules_per_token,joules_deviation,cpu_busy_seconds,npu_busy_seconds,padding,dropped,spilled,"
+         "on_npu,gap_to_bound,attention,router,experts,pack,scatter,load,output,dispatch_floors,n_programs\n";
+}
+
+// Commas in names (zipf:S,D) are quoted.
+std::string CsvRows(const SimulateReport& r) {
+  std::string text;
+  for (const SimulatedPlacement& p : r.placements) {
+    text += fmt::format(
+        "\"{}\",{},{},{},\"{}\",{},{},{},true,{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:."
+        "6g}",
+        r.model, r.npu, r.prompt_tokens, r.chunk_tokens, r.routing, p.placement, p.mode, p.objective,
+        p.ttft_seconds.mean, p.ttft_seconds.deviation, p.joules_per_token.mean, p.joules_per_token.deviation,
+        p.cpu_seconds.mean, p.npu_seconds.mean, p.padding.mean, p.dropped.mean, p.spilled.mean, p.on_npu.mean,
+        p.gap.mean);
+    for (const SimulatedStage& stage : p.stages) text += fmt::format(",{:.6g}", stage.seconds);
+    text += fmt::format(",{:.6g},{}\n", p.floor_seconds, p.n_programs);
+  }
+  return text;
+}
+
+// Every combination of the lists.
+Result<std::vector<SimulateOptions>> Combinations(const SimulateFlags& flags) {
+  const auto prompts = ParseList(flags.prompts, kMaxContextTokens, "prompt");
+  if (!prompts) return prompts.error();
+  const auto chunks = ParseList(flags.chunks, kMaxChunkTokens, "chunk");
+  if (!chunks) return chunks.error();
+  std::vector<SimulateOptions> all;
+  for (const std::string& model : flags.models) {
+    for (const std::string& npu : flags.npus) {
+      for (const uint32_t prompt : *prompts) {
+        for (const uint32_t chunk : *chunks) {
+          for (const std::string& objective : flags.objectives) {
+            SimulateOptions options = flags.options;
+            options.model = model, options.npu = npu, options.prompt_tokens = prompt, options.chunk_tokens = chunk;
+            options.objective = objective;
+            if (options.placements.empty() && &objective != &flags.objectives[0]) {
+              options.placements = {"ours"};  // the others do not depend on it
+            }
+            all.push_back(std::move(options));
+          }
+        }
+      }
+    }
+  }
+  return all;
+}
+
+Status ReadRouting(SimulateFlags& flags) {
+  if (flags.routing.starts_with("zipf:")) {
+    flags.options.routing = flags.routing;
+    return Ok{};
+  }
+  flags.options.stats_path = flags.routing;
+  auto text = ReadAll(flags.routing, kMaxStatsBytes);
+  if (!text) return text.error();
+  flags.options.stats_json = std::move(*text);
+  if (flags.options.stats_json.empty()) {
+    return Error{Code::kCorruptFile, fmt::format("{}: empty, wanted statistics", flags.routing)};
+  }
+  return Ok{};
+}
+
+std::string SweepText(const SimulateFlags& flags, const std::vector<SimulateReport>& reports) {
+  if (flags.sweep.ends_with(".csv")) {
+    std::string text = CsvHeader();
+    for (const SimulateReport& report : reports) text += CsvRows(report);
+    return text;
+  }
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  for (const SimulateReport& report : reports) json.push_back(ToJson(report, flags.details));
+  return json.dump(2) + "\n";
+}
+
+}  // namespace
+
+int RunSimulate(const std::vector<std::string>& args) {
+  CLI::App app("What prefill would take on a machine, plan by plan, without weights; all figures are simulated.",
+               "simulate");
+  SimulateFlags flags;
+  flags.AddTo(app);
+  if (const auto exit_code = ParseFlags(app, args)) return *exit_code;
+  if (!flags.sweep.empty() && !flags.sweep.ends_with(".csv") && !flags.sweep.ends_with(".json")) {
+    return UsageError(fmt::format("simulate: --sweep {}: wanted a name that ends in .csv or .json", flags.sweep));
+  }
+  if (flags.npus.empty()) flags.npus = {"m2-max"};
+  if (flags.objectives.empty()) flags.objectives = {"time"};
+  for (const std::string& name : flags.placements) {
+    flags.options.placements.push_back(name == kPaperPlan ? std::string(kPaperPlacement) : name);
+  }
+  if (const Status read = ReadRouting(flags); !read) return FailWith(read.error());
+  const auto combinations = Combinations(flags);
+  if (!combinations) return UsageError("simulate: " + combinations.error().message);
+
+  CatchInterrupts();
+  std::vector<SimulateReport> reports;
+  for (const SimulateOptions& options : *combinations) {
+    auto report = Simulate(options, [](size_t, size_t) { return !Interrupted(); });
+    if (!report) {
+      const Error& error = report.error();
+      if (error.code == Code::kCancelled) return kExitInterrupted;
+      const bool usage = error.code == Code::kInvalidArgument || error.code == Code::kNotFound;
+      return usage ? UsageError("simulate: " + error.message) : FailWith(error);
+    }
+    reports.push_back(std::move(*report));
+  }
+  if (!flags.sweep.empty()) {
+    const Status written = WriteOutputFile(flags.sweep, SweepText(flags, reports));
+    return written ? kExitDone : FailWith(written.error());
+  }
+  std::string text;
+  if (flags.as_json) {
+    nlohmann::ordered_json json = nlohmann::ordered_json::array();
+    for (const SimulateReport& report : reports) json.push_back(ToJson(report, flags.details));
+    text = (reports.size() == 1 ? json[0] : json).dump(2) + "\n";
+  } else {
+    for (const SimulateReport& report : reports) text += (text.empty() ? "" : "\n") + Table(report);
+  }
+  const Status written = WriteOut(text);
+  return written ? kExitDone : FailWith(written.error());
+}
+
+}  // namespace npumoe

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "simulate/routing_source.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <numeric>
+
+#include "base/check.h"
+#include "base/random.h"
+
+namespace npumoe {
+namespace {
+
+// Seeds of layers, prompts and steps are far apart in SplitMix64's sequence when they differ by odd multiples.
+constexpr uint64_t kLayerSeed = 0xd1342543de82ef95u, kPromptSeed = 0xa0761d6478bd642fu, kStepSeed = 0xe7037ed1a0b428dbu;
+// An expert that the calibration never saw counts as seen half a time (the usual prior of a rare event).
+constexpr double kUnseenTokens = 0.5;
+constexpr double kMaxExponent = 8, kMaxDrift = 8;
+
+// Draws in proportion to fixed weights in constant time (Walker and Vose's alias method).
+class AliasTable {
+ public:
+  explicit AliasTable(const std::vector<double>& weights) : keep_(weights.size()), alias_(weights.size()) {
+    const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
+    const double n = static_cast<double>(weights.size());
+    std::vector<uint32_t> small, large;
+    for (uint32_t i = 0; i < weights.size(); ++i) {
+      keep_[i] = weights[i] * n / total;
+      alias_[i] = i;
+      (keep_[i] < 1 ? small : large).push_back(i);
+    }
+    while (!small.empty() && !large.empty()) {
+      const uint32_t low = small.back(), high = large.back();
+      small.pop_back();
+      alias_[low] = high;
+      keep_[high] -= 1 - keep_[low];
+      if (keep_[high] < 1) {
+        large.pop_back();
+        small.push_back(high);
+      }
+    }
+    for (const uint32_t i : small) keep_[i] = 1;  // what is left differs from 1 by rounding
+  }
+  uint32_t Draw(Random& random) const {
+    const auto i = static_cast<uint32_t>(random.Below(keep_.size()));
+    return random.Uniform() < keep_[i] ? i : alias_[i];
+  }
+
+ private:
+  std::vector<double> keep_;
+  std::vector<uint32_t> alias_;
+};
+
+// Adds what n_tokens tokens choose.
+void RouteTokens(const std::vector<double>& weights, uint32_t top_k, uint32_t n_tokens, Random& random,
+                 std::vector<uint32_t>& loads) {
+  const AliasTable table(weights);
+  std::vector<uint32_t> chosen(top_k);
+  // Few experts may hold nearly all weight: then the rest are drawn by going through all that are left.
+  constexpr uint32_t kTries = 64;
+  for (uint32_t token = 0; token < n_tokens; ++token) {
+    for (uint32_t k = 0; k < top_k; ++k) {
+      const auto taken = [&](uint32_t e) {
+        return std::find(chosen.begin(), chosen.begin() + k, e) != chosen.begin() + k;
+      };
+      uint32_t expert = table.Draw(random);
+      for (uint32_t tries = 1; taken(expert) && tries < kTries; ++tries) expert = table.Draw(random);
+      if (taken(expert)) {
+        double left = 0;
+        for (uint32_t e = 0; e < weights.size(); ++e) left += taken(e) ? 0 : weights[e];
+        double at = random.Uniform() * left;
+        for (uint32_t e = 0; e < weights.size(); ++e) {
+          if (taken(e)) continue;
+          expert = e;
+          if ((at -= weights[e]) < 0) break;
+        }
+      }
+      chosen[k] = expert;
+      ++loads[expert];
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<uint32_t> RoutedPrompt::Loads(uint32_t layer, uint32_t first, uint32_t last) const {
+  NM_CHECK(first % step_tokens == 0 && (last % step_tokens == 0 || last == n_tokens));
+  std::vector<uint32_t> sum(loads[first / step_tokens][layer].size());
+  for (uint32_t step = first / step_tokens; step * step_tokens < last; ++step) {
+    for (size_t expert = 0; expert < sum.size(); ++expert) sum[expert] += loads[step][layer][expert];
+  }
+  return sum;
+}
+
+Result<ZipfRouting> ParseZipf(std::string_view text) {
+  const auto wrong = [&] {
+    return MakeError(
+        Code::kInvalidArgument,
+        "routing {}: wanted zipf:S or zipf:S,DRIFT with S in [0, {}] and DRIFT in [0, {}], as in zipf:0.6,0.3", text,
+        kMaxExponent, kMaxDrift);
+  };
+  constexpr std::string_view kPrefix = "zipf:";
+  if (!text.starts_with(kPrefix)) return wrong();
+  std::string_view rest = text.substr(kPrefix.size());
+  const auto number = [&](double limit, double& out) {
+    const size_t comma = rest.find(',');
+    const std::string_view part = rest.substr(0, comma);
+    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), out);
+    rest = comma == std::string_view::npos ? std::string_view() : rest.substr(comma + 1);
+    return error == std::errc() && end == part.data() + part.size() && out >= 0 && out <= limit;
+  };
+  const bool has_drift = rest.find(',') != std::string_view::npos;
+  ZipfRouting zipf;
+  if (!number(kMaxExponent, zipf.exponent)) return wrong();
+  if (has_drift && (!number(kMaxDrift, zipf.drift) || !rest.empty())) return wrong();
+  return zipf;
+}
+
+RoutingSource::RoutingSource(const ModelConfig& config, const ZipfRouting& zipf, const RoutingStats* stats)
+    : config_(config), zipf_(zipf), log_popularity_(config.n_layers) {
+  for (uint32_t layer = 0; layer < config.n_layers; ++layer) {
+    if (!config.IsMoeLayer(layer)) continue;
+    std::vector<double>& popularity = log_popularity_[layer];
+    popularity.resize(config.n_experts);
+    if (stats != nullptr) {
+      for (uint32_t e = 0; e < config.n_experts; ++e) {
+        popularity[e] = std::log(std::max(kUnseenTokens, static_cast<double>(stats->layers[layer].tokens[e])));
+      }
+      continue;
+    }
+    std::vector<uint32_t> experts(config.n_experts);
+    std::iota(experts.begin(), experts.end(), 0u);
+    Random random((layer + 1) * kLayerSeed);
+    for (uint32_t i = config.n_experts - 1; i > 0; --i) std::swap(experts[i], experts[random.Below(i + 1)]);
+    for (uint32_t rank = 0; rank < config.n_experts; ++rank) {
+      popularity[experts[rank]] = -zipf.exponent * std::log(rank + 1.0);
+    }
+  }
+}
+
+RoutingSource RoutingSource::WithDrift(double drift) const {
+  RoutingSource other = *this;
+  other.zipf_.drift = drift;
+  return other;
+}
+
+RoutedPrompt RoutingSource::Prompt(uint64_t seed, uint32_t n_tokens, uint32_t step_tokens) const {
+  NM_CHECK(step_tokens > 0);
+  RoutedPrompt prompt{step_tokens, n_tokens, {}};
+  const uint32_t n_steps = (n_tokens + step_tokens - 1) / step_tokens;
+  prompt.loads.assign(n_steps, std::vector<std::vector<uint32_t>>(config_.n_layers));
+  std::vector<double> base, weights;
+  for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
+    if (!config_.IsMoeLayer(layer)) continue;
+    Random random((seed + 1) * kPromptSeed + (layer + 1) * kLayerSeed);
+    base = log_popularity_[layer];
+    for (double& p : base) p += zipf_.drift * random.Gaussian();
+    for (uint32_t step = 0; step < n_steps; ++step) {
+      Random of_step(random.Next() + (step + 1) * kStepSeed);
+      weights = base;
+      for (double& w : weights) w += zipf_.drift / 2 * of_step.Gaussian();
+      const double top = *std::max_element(weights.begin(), weights.end());
+      for (double& w : weights) w = std::exp(w - top);
+      std::vector<uint32_t>& loads = prompt.loads[step][layer];
+      loads.assign(config_.n_experts, 0);
+      RouteTokens(weights, config_.top_k, std::min(step_tokens, n_tokens - step * step_tokens), of_step, loads);
+    }
+  }
+  return prompt;
+}
+
+RoutingStats RoutingSource::Calibrate(uint64_t first_seed, uint32_t n_prompts, uint32_t n_tokens,
+                                      const std::vector<uint32_t>& chunk_tokens) const {
+  RoutingStats stats;
+  stats.model_name = "simulated";
+  stats.n_layers = config_.n_layers;
+  stats.n_experts = config_.n_experts;
+  stats.top_k = config_.top_k;
+  stats.chunk_tokens = chunk_tokens;
+  stats.sources = {"simulated"};
+  stats.layers.resize(config_.n_layers);
+  for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
+    if (!config_.IsMoeLayer(layer)) continue;
+    stats.layers[layer].loads.assign(chunk_tokens.size(), std::vector<LoadHistogram>(config_.n_experts));
+    stats.layers[layer].tokens.assign(config_.n_experts, 0);
+    stats.layers[layer].mean_output_norm.assign(config_.n_experts, 1.0);
+  }
+  for (uint32_t i = 0; i < n_prompts; ++i) {
+    const RoutedPrompt prompt = Prompt(first_seed + i, n_tokens, chunk_tokens[0]);
+    stats.n_tokens += n_tokens;
+    for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
+      if (!config_.IsMoeLayer(layer)) continue;
+      LayerRouting& routing = stats.layers[layer];
+      for (size_t length = 0; length < chunk_tokens.size(); ++length) {
+        const uint32_t chunk = chunk_tokens[length];
+        for (uint32_t first = 0; first + chunk <= n_tokens; first += chunk) {
+          const std::vector<uint32_t> loads = prompt.Loads(layer, first, first + chunk);
+          for (uint32_t e = 0; e < config_.n_experts; ++e) ++routing.loads[length][e][loads[e]];
+        }
+      }
+      const std::vector<uint32_t> all = prompt.Loads(layer, 0, n_tokens);
+      for (uint32_t e = 0; e < config_.n_experts; ++e) routing.tokens[e] += all[e];
+    }
+  }
+  return stats;
+}
+
+}  // namespace npumoe
