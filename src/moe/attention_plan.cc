@@ -56,12 +56,16 @@ std::string AttentionMisfit(const ModelConfig& config, const NpuSpec& spec, uint
   return {};
 }
 
-std::vector<uint32_t> KvBuckets(const NpuSpec& spec, uint32_t chunk_tokens, uint32_t prompt_tokens) {
+std::vector<uint32_t> KvBuckets(const NpuSpec& spec, uint32_t chunk_tokens, uint32_t prompt_tokens, bool fine) {
   const uint64_t chunk = chunk_tokens, axis = std::min(spec.max_axis, spec.max_matmul_axis);
   std::vector<uint32_t> buckets{0};
   if (chunk == 0 || axis < 2 * chunk) return buckets;
   const uint64_t longest = std::min((prompt_tokens + chunk - 1) / chunk, axis / chunk - 1) * chunk;
-  for (uint64_t length = chunk; length < longest; length *= 2) buckets.push_back(static_cast<uint32_t>(length));
+  constexpr uint64_t kSteps = 8;
+  const uint64_t step = (longest + kSteps * chunk - 1) / (kSteps * chunk) * chunk;
+  for (uint64_t length = chunk; length < longest; length = fine && length >= step ? length + step : 2 * length) {
+    buckets.push_back(static_cast<uint32_t>(length));
+  }
   if (longest > 0) buckets.push_back(static_cast<uint32_t>(longest));
   return buckets;
 }

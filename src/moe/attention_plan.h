@@ -23,8 +23,11 @@ size_t AttentionWeightBytes(const ModelConfig& config, bool moe_layer, WeightFor
 // Why the stage breaks a limit of the spec even with an empty cache, naming the limit; empty when it fits.
 std::string AttentionMisfit(const ModelConfig& config, const NpuSpec& spec, uint32_t chunk_tokens, WeightFormat format);
 
-// 0 and chunk_tokens doubled up to the prompt's length, cut where cache and chunk together reach an axis limit.
-std::vector<uint32_t> KvBuckets(const NpuSpec& spec, uint32_t chunk_tokens, uint32_t prompt_tokens);
+// Lengths of the cache that attention is compiled for: 0 and chunk_tokens doubled up to the prompt's length, cut where
+// cache and chunk together reach an axis limit. With `fine`, lengths above an eighth of the longest are a step of about
+// that much apart instead: a chunk then computes little more than what it sees, for a few functions more that share
+// the weights.
+std::vector<uint32_t> KvBuckets(const NpuSpec& spec, uint32_t chunk_tokens, uint32_t prompt_tokens, bool fine = false);
 
 // One layer's attention over `rows` positions on the CPU, `position` earlier ones in the cache, and its router.
 double CpuAttentionSeconds(const ModelConfig& config, const NpuSpec& spec, bool moe_layer, double rows,

@@ -185,7 +185,7 @@ void Planner::FillHead() {
   const uint32_t longest = std::max(RoundUpTo(prompt, spec_.last_axis_multiple), p.chunk_tokens);
   const uint32_t batch = std::max(request_.moe_batch_tokens, p.chunk_tokens);
   batch_tokens_ = p.moe_batch_tokens = ours ? std::min(batch, longest) : p.chunk_tokens;
-  p.kv_buckets = KvBuckets(spec_, p.chunk_tokens, prompt);
+  p.kv_buckets = KvBuckets(spec_, p.chunk_tokens, prompt, /*fine=*/ours);
   p.mode = request_.mode;
   p.objective = request_.objective;
   p.per_run_capacity = ours;

@@ -429,7 +429,8 @@ TEST(MakePlan, BaselinesAreWhatTheySay) {
   EXPECT_EQ(ours.order, PrefillOrder::kLayerMajor);
   EXPECT_TRUE(ours.per_run_capacity);
   EXPECT_EQ(ours.moe_batch_tokens, 4096u);
-  EXPECT_EQ(ours.kv_buckets, (std::vector<uint32_t>{0, 256, 512, 1024, 2048, 4096}));
+  EXPECT_EQ(ours.kv_buckets, KvBuckets(Spec("m2-max"), 256, ours.kv_buckets.back(), /*fine=*/true));
+  EXPECT_GT(ours.kv_buckets.size(), make(Placement::kAnemll).kv_buckets.size());
 }
 
 TEST(MakePlan, OursPutsAttentionWhereTheObjectiveWantsIt) {
@@ -536,8 +537,8 @@ TEST(MakePlan, RefusesWhatItCannotPlan) {
   EXPECT_EQ(message(other, Spec("m4"), {}), "routing statistics: 1 layers of 8 experts, the model has 1 of 4");
   RoutingStats fewer = stats;
   fewer.top_k = stats.top_k + 1;
-  EXPECT_EQ(message(fewer, Spec("m4"), {}), fmt::format("routing statistics: {} experts a token, the model has {}",
-                                                        fewer.top_k, config.top_k));
+  EXPECT_EQ(message(fewer, Spec("m4"), {}),
+            fmt::format("routing statistics: {} experts a token, the model has {}", fewer.top_k, config.top_k));
   NpuSpec narrow = Spec("m4");
   narrow.max_channels = 63;
   EXPECT_EQ(message(stats, narrow, {}), "npu m4: limit max_channels is 63, one expert has 64");
@@ -604,6 +605,13 @@ TEST(KvBuckets, DoubleUpToThePromptOrTheAxis) {
   NpuSpec spec = Spec("m2-max");
   EXPECT_EQ(KvBuckets(spec, 256, 1), (std::vector<uint32_t>{0, 256}));
   EXPECT_EQ(KvBuckets(spec, 256, 1025), (std::vector<uint32_t>{0, 256, 512, 1024, 1280}));
+  // Fine: 0, doublings up to the step, then steps of an eighth rounded up to chunks.
+  EXPECT_EQ(KvBuckets(spec, 256, 4096, true),
+            (std::vector<uint32_t>{0, 256, 512, 1024, 1536, 2048, 2560, 3072, 3584, 4096}));
+  EXPECT_EQ(KvBuckets(spec, 256, 1025, true), (std::vector<uint32_t>{0, 256, 512, 768, 1024, 1280}));
+  EXPECT_EQ(KvBuckets(spec, 64, 1536, true),
+            (std::vector<uint32_t>{0, 64, 128, 256, 448, 640, 832, 1024, 1216, 1408, 1536}));
+  EXPECT_LE(KvBuckets(spec, 16, 16384, true).size(), 64u);  // what a plan may hold
   spec.max_axis = 1024;
   EXPECT_EQ(KvBuckets(spec, 256, 32768), (std::vector<uint32_t>{0, 256, 512, 768}));
   spec.max_axis = 300;

@@ -243,15 +243,29 @@ class Prefill {
       if (p.attention_on_npu) {
         p.bytes.push_back(AttentionWeightBytes(config_, config_.IsMoeLayer(layer), plan_.attention_weights));
       }
-      for (const ExpertGroup& group : plan_.layers[layer].groups) {
-        p.bytes.push_back(group.experts.size() * ExpertWeightBytes(config_, plan_.expert_weights) +
-                          kGraphConstantBytes);
-      }
+      for (const size_t bytes : ProgramBytes(plan_.layers[layer])) p.bytes.push_back(bytes);
     }
     const LoadCost loads = ExpectedLoads(layer_seconds_, spec_);
     out_.times.load = n_units * loads.wait_seconds;
     out_.times.bound += out_.times.load;
     out_.times.joules += n_units * loads.load_seconds * spec_.watts_base.value;
+  }
+
+  // One program per group. Graphs of one expert each count as functions of as few programs as their bytes allow: no
+  // machine keeps thousands of programs loaded, and the paper's baselines did run.
+  std::vector<size_t> ProgramBytes(const LayerPlan& plan) const {
+    const size_t expert = ExpertWeightBytes(config_, plan_.expert_weights);
+    std::vector<size_t> programs;
+    size_t singles = 0;
+    for (const ExpertGroup& group : plan.groups) {
+      if (group.experts.size() == 1) ++singles;
+      if (group.experts.size() > 1) programs.push_back(group.experts.size() * expert + kGraphConstantBytes);
+    }
+    const size_t per_program = std::max<size_t>(1, (spec_.max_program_weight_bytes - kGraphConstantBytes) / expert);
+    for (; singles > 0; singles -= std::min(singles, per_program)) {
+      programs.push_back(std::min(singles, per_program) * expert + kGraphConstantBytes);
+    }
+    return programs;
   }
 
   const ModelConfig& config_;

@@ -5,9 +5,9 @@
 #include <cmath>
 #include <filesystem>
 
-#include "model/config.h"
 #include "base/check.h"
 #include "base/files.h"
+#include "model/config.h"
 #include "model/random_model.h"
 #include "moe/planner.h"
 #include "npu/spec.h"
