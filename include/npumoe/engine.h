@@ -82,6 +82,17 @@ struct ModelInfo {
   std::vector<std::string> warnings;
 };
 
+// What the numbers of a run depend on beside its tokens: two runs with equal ones may go on as one.
+struct RunIdentity {
+  std::string model_hash;  // of weights and hyper-parameters, 32 hex digits
+  std::string numerics;    // "kv f16, activations 16 bits"
+  std::string npu;         // the device as it was asked for; this and the next two are empty without one
+  std::string plan_hash;   // 32 hex digits
+  std::string overflow;    // the mode in force: "exact", "prune", "reroute"
+
+  bool operator==(const RunIdentity&) const = default;
+};
+
 struct SamplerParams {
   float temperature = 0.8f;     // <= 0: greedy
   uint32_t top_k = 40;          // 0 = off
@@ -112,6 +123,9 @@ struct MemoryUse {
 // Called as a prompt is read; return false to stop (the call then fails with kCancelled).
 using ProgressFn = std::function<bool(size_t done_tokens, size_t total_tokens)>;
 
+// In Session::experts(): the row was dropped, or the layer had no need to run it.
+inline constexpr uint32_t kNoExpert = UINT32_MAX;
+
 class Session;
 
 // Thread-safe after construction, but sessions of one engine take turns: one call at a time.
@@ -125,6 +139,7 @@ class Engine {
 
   const ModelInfo& info() const;
   const EngineOptions& options() const;  // with 0s replaced by what was chosen
+  RunIdentity identity() const;          // costs milliseconds
 
   // Text of a user: control tokens in it stay text unless `parse_special`. BOS is added when the model asks for it
   // and `add_special` is set.
@@ -163,8 +178,15 @@ class Session {
   // Appends tokens and computes the logits after the last. An empty span or ids outside the vocabulary are errors; so
   // is a context that would overflow (needed and available are in the message). On failure nothing was appended.
   Status Append(std::span<const int32_t> tokens, const ProgressFn& progress = {});
-  // The same, with the logits after every one of `tokens`. out: [tokens, vocab_size].
+  // The same, with the logits after every one of `tokens`, or after the last ones only. out: [rows, vocab_size] for
+  // 1 <= rows <= tokens.
   Status AppendWithLogits(std::span<const int32_t> tokens, std::span<float> out);
+
+  // Whether appends keep which experts their tokens got; all layers then run for all tokens. Off at first.
+  void KeepExperts(bool keep);
+  // Of the last append: [MoE layers, tokens, top_k], in order of choice, kNoExpert for a dropped row. After a reroute the
+  // expert that computed the row. Empty unless kept; valid until the next call.
+  std::span<const uint32_t> experts() const;
 
   std::span<const float> logits() const;  // [vocab_size], after the last token; valid until the next call
   std::span<const int32_t> tokens() const;

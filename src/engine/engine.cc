@@ -10,6 +10,8 @@
 #include "engine/options.h"
 #include "engine/system.h"
 #include "format/chat_format.h"
+#include "graph/hash.h"
+#include "model/model_hash.h"
 
 namespace npumoe {
 namespace {
@@ -55,6 +57,22 @@ Result<ModelInfo> DescribeModel(const std::string& path, const EngineOptions& op
 
 const ModelInfo& Engine::info() const { return impl_->info; }
 const EngineOptions& Engine::options() const { return impl_->options; }
+
+RunIdentity Engine::identity() const {
+  const EngineOptions& options = impl_->options;
+  RunIdentity identity;
+  identity.model_hash = ModelHash(impl_->model);
+  identity.numerics = fmt::format("kv {}, activations {} bits{}{}", options.kv_type == KvType::kF16 ? "f16" : "f32",
+                                  options.activation_bits, options.phimoe_llama_cpp ? ", phimoe as llama.cpp" : "",
+                                  options.tokenizer_pre.empty() ? "" : ", tokenizer " + options.tokenizer_pre);
+  if (impl_->npu == nullptr) return identity;
+  ContentHash hash;
+  hash.Add(ToJson(impl_->npu->plan()));
+  identity.npu = options.npu.device;
+  identity.plan_hash = hash.Hex();
+  identity.overflow = ToString(impl_->npu->plan().mode);
+  return identity;
+}
 
 std::vector<int32_t> Engine::Tokenize(std::string_view text, bool add_special, bool parse_special) const {
   return impl_->tokenizer.Encode(text, {add_special, parse_special});

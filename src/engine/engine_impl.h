@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "engine/choice_log.h"
 #include "engine/forward.h"
 #include "engine/kv_cache.h"
 #include "engine/npu_setup.h"
@@ -67,6 +68,7 @@ struct Session::Impl {
   bool cached_long = false;   // the cache was made with the long rope factors
   RunReport report;
   Trace trace;
+  std::optional<ChoiceLog> choices;  // when they are kept
 };
 
 }  // namespace npumoe

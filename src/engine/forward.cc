@@ -63,6 +63,8 @@ Status Forward::Run(std::span<const int32_t> tokens, size_t first_position, cons
                     LogitRows rows, const ChunkProgress& progress, std::span<float> logits, NpuLayers* npu) {
   NM_CHECK(!tokens.empty() && tokens.size() <= max_chunk_tokens_);
   NM_CHECK(first_position + tokens.size() <= kv.capacity());
+  const size_t n_logit_rows = rows == LogitRows::kNone ? 0 : logits.size() / config_.vocab_size;
+  NM_CHECK(n_logit_rows <= tokens.size());
   Embed(tokens);
   attention_.SetPositions(long_rope ? long_rope_ : short_rope_, first_position, tokens.size());
   MatView x = x_.Rows(tokens.size());
@@ -80,19 +82,23 @@ Status Forward::Run(std::span<const int32_t> tokens, size_t first_position, cons
       attention_.Run(weights, kv.Layer(layer), first_position, normed_.Rows(x.rows), x);
     }
     if (observer_ != nullptr) SeeAttention(x);
-    if (layer + 1 == config_.n_layers && rows != LogitRows::kAll && observer_ == nullptr) {
+    if (layer + 1 == config_.n_layers && IsCut(n_logit_rows, tokens.size(), npu)) {
       if (rows == LogitRows::kNone) return Ok{};  // keys and values are all that later chunks need
-      x = x_.Rows(x.rows - 1, 1);
-      first_position += tokens.size() - 1;
+      x = x_.Rows(x.rows - n_logit_rows, n_logit_rows);
+      first_position += tokens.size() - n_logit_rows;
     }
     NM_TRY(CheckFinite(x, layer, first_position));
     NormRows(x, weights.ffn_norm, weights.ffn_norm_bias);
     // One row of the last layer is no work for a device.
-    if (npu != nullptr && config_.IsMoeLayer(layer) && x.rows == tokens.size()) {
+    const bool on_npu = npu != nullptr && config_.IsMoeLayer(layer) && x.rows == tokens.size();
+    if (on_npu) {
       NM_TRY(npu->Experts(layer, normed_.Rows(x.rows), x));
     } else {
       const RealZone zone(npu == nullptr ? trace_ : nullptr, "feed-forward", layer);
       NM_TRY(ffn_.Run(layer, weights, normed_.Rows(x.rows), x));
+    }
+    if (choices_ != nullptr && config_.IsMoeLayer(layer)) {
+      SeeChoices(layer, first_position, x.rows, on_npu ? npu : nullptr);
     }
     if (observer_ != nullptr) {
       observer_->See(&ActivationRange::ffn_in, normed_.Rows(x.rows));
@@ -103,9 +109,21 @@ Status Forward::Run(std::span<const int32_t> tokens, size_t first_position, cons
   }
   NM_TRY(CheckFinite(x, config_.n_layers - 1, first_position));
   if (rows == LogitRows::kNone) return Ok{};
-  if (rows == LogitRows::kLast) x = x_.Rows(tokens.size() - 1, 1);
+  x = x_.Rows(tokens.size() - n_logit_rows, n_logit_rows);
   WriteLogits(x, logits);
   return Ok{};
+}
+
+bool Forward::IsCut(size_t n_rows, size_t n_tokens, const NpuLayers* npu) const {
+  if (observer_ != nullptr || choices_ != nullptr) return false;
+  return n_rows < n_tokens && (n_rows <= 1 || npu == nullptr);
+}
+
+void Forward::SeeChoices(uint32_t layer, size_t first_position, size_t n_tokens, const NpuLayers* npu) {
+  const auto chosen = ffn_.chosen_experts(n_tokens);
+  got_.assign(chosen.begin(), chosen.end());
+  if (npu != nullptr) npu->MarkDropped(got_);
+  choices_->See(layer, first_position, got_);
 }
 
 Status Forward::CheckFinite(MatView x, uint32_t layer, size_t first_position) {

@@ -4,9 +4,11 @@
 
 #include <cstddef>
 #include <span>
+#include <vector>
 
 #include "engine/attention_block.h"
 #include "engine/buffer.h"
+#include "engine/choice_log.h"
 #include "engine/compute.h"
 #include "engine/ffn.h"
 #include "engine/kv_cache.h"
@@ -17,7 +19,7 @@
 
 namespace npumoe {
 
-enum class LogitRows { kNone, kLast, kAll };
+enum class LogitRows { kNone, kLast, kMany };
 
 // Reports to the caller after each layer, counting a chunk's tokens as done layer by layer. A plain struct: a
 // std::function made per chunk would allocate.
@@ -37,8 +39,9 @@ class Forward {
  public:
   Forward(const Model& model, size_t n_threads, size_t max_chunk_tokens, Activations activations = Activations::k16Bits);
 
-  // Runs tokens at positions first_position... over the cache, which holds everything before. `logits` gets one row of
-  // vocab_size per row asked for. The last layer's FFN runs only for rows whose logits are wanted.
+  // Runs tokens at positions first_position... over the cache, which holds everything before. `logits` gets the rows of
+  // vocab_size of the last tokens, with kMany as many as it has room for. The last layer's FFN runs only for rows whose
+  // logits are wanted, unless an NPU is to run several.
   // Fails with kCancelled, or kUnsupported when activations are not finite. Positions < first_position stay intact.
   // With `npu`, attention and experts run as its plan says; it must have been made from this object's parts.
   Status Run(std::span<const int32_t> tokens, size_t first_position, const KvCache& kv, bool long_rope, LogitRows rows,
@@ -56,6 +59,9 @@ class Forward {
   // From now on Run shows `observer` every layer, the last one's FFN for all tokens whatever logits are asked for;
   // `rows` = kNone then costs no vocabulary product. nullptr ends it. Borrowed; not for runs with an NPU.
   void Observe(RoutingObserver* observer);
+  // From now on Run shows `choices` which experts the tokens got, with an NPU too, and every layer runs for all tokens;
+  // nullptr ends it. Borrowed.
+  void Watch(ChoiceLog* choices) { choices_ = choices; }
 
   size_t scratch_bytes() const;
   size_t max_chunk_tokens() const { return max_chunk_tokens_; }
@@ -67,6 +73,9 @@ class Forward {
   // normed_ = norm(x).
   void NormRows(MatView x, const TensorView& weight, const TensorView& bias);
   void WriteLogits(MatView x, std::span<float> logits);
+  void SeeChoices(uint32_t layer, size_t first_position, size_t n_tokens, const NpuLayers* npu);
+  // Whether the last layer is to run for the last `n_rows` of the tokens alone.
+  bool IsCut(size_t n_rows, size_t n_tokens, const NpuLayers* npu) const;
   void SeeAttention(MatView x);  // after it ran: what it read and made, and the residual it left
 
   const ModelConfig& config_;
@@ -79,6 +88,8 @@ class Forward {
   RowBuffer x_, normed_;  // [tokens, dim]
   Trace* trace_ = nullptr;
   RoutingObserver* observer_ = nullptr;
+  ChoiceLog* choices_ = nullptr;
+  std::vector<uint32_t> got_;  // scratch of SeeChoices
 };
 
 }  // namespace npumoe

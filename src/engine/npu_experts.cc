@@ -10,6 +10,7 @@
 #include "moe/reroute.h"
 #include "moe/stage_graph.h"
 #include "npu/cost.h"
+#include "npumoe/engine.h"
 
 namespace npumoe {
 namespace {
@@ -98,6 +99,15 @@ void NpuExperts::PruneOverflow(uint32_t layer) {
       clock_.experts(layer).rows_pruned += kept_[expert] - capacity;
       kept_[expert] = capacity;
     }
+  }
+}
+
+void NpuExperts::MarkDropped(std::span<uint32_t> choices) const {
+  if (plan_.mode != OverflowMode::kPrune) return;
+  const Dispatch& dispatch = ffn_.dispatch();
+  for (size_t i = 0; i < choices.size(); ++i) {
+    const uint32_t expert = choices[i];
+    if (dispatch.slot_of_choice[i] >= dispatch.expert_begin[expert] + kept_[expert]) choices[i] = kNoExpert;
   }
 }
 

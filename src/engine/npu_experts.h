@@ -30,6 +30,9 @@ class NpuExperts {
              MatView x,   // [tokens, dim]
              MatView y);  // [tokens, dim]
 
+  // Replaces what the last Run dropped by kNoExpert. choices: [tokens, top_k], what its tokens chose.
+  void MarkDropped(std::span<uint32_t> choices) const;
+
   size_t buffer_bytes() const;
 
  private:

@@ -50,6 +50,8 @@ class NpuLayers {
   void Attention(uint32_t layer, const KvView& kv, size_t first_position, MatView x, MatView normed);
   // y += experts(x) for normalised x, the tokens of the last Attention.
   Status Experts(uint32_t layer, MatView x, MatView y);
+  // Replaces what the last Experts dropped by kNoExpert. choices: [tokens, top_k], what its tokens chose.
+  void MarkDropped(std::span<uint32_t> choices) const { experts_.MarkDropped(choices); }
 
  private:
   const Model& model_;

@@ -6,6 +6,23 @@
 #include "engine/system.h"
 
 namespace npumoe {
+namespace {
+
+// Shows a forward pass to a log of choices, if there is one, as long as it lives.
+class Watched {
+ public:
+  Watched(Forward& forward, std::optional<ChoiceLog>& choices) : forward_(forward) {
+    forward_.Watch(choices ? &*choices : nullptr);
+  }
+  ~Watched() { forward_.Watch(nullptr); }
+  Watched(const Watched&) = delete;
+  Watched& operator=(const Watched&) = delete;
+
+ private:
+  Forward& forward_;
+};
+
+}  // namespace
 
 Status Session::Impl::CheckTokens(std::span<const int32_t> added) const {
   if (added.empty()) return MakeError(Code::kInvalidArgument, "session: no tokens to append");
@@ -31,8 +48,16 @@ Status Session::Impl::RunSpan(std::span<const int32_t> ids, size_t first_positio
     const size_t n = std::min(chunk, ids.size() - begin);
     const bool last = begin + n == ids.size();
     const size_t position = first_position + begin;
-    const LogitRows chunk_rows = rows == LogitRows::kLast && !last ? LogitRows::kNone : rows;
-    const auto chunk_out = rows == LogitRows::kAll ? out.subspan(begin * vocab_size, n * vocab_size) : out;
+    LogitRows chunk_rows = rows == LogitRows::kLast && !last ? LogitRows::kNone : rows;
+    auto chunk_out = out;
+    if (rows == LogitRows::kMany) {
+      // Rows belong to the last ids; those not handed out yet are as many as `out` still holds.
+      const size_t first = std::max(begin, ids.size() - out.size() / vocab_size);
+      const size_t n_rows = first < begin + n ? begin + n - first : 0;
+      if (n_rows == 0) chunk_rows = LogitRows::kNone;
+      chunk_out = out.first(n_rows * vocab_size);
+      out = out.subspan(n_rows * vocab_size);
+    }
     NM_TRY(engine.forward.Run(ids.subspan(begin, n), position, kv, cached_long, chunk_rows,
                               {&progress, position, n_total}, chunk_out, npu));
     begin += n;
@@ -46,6 +71,8 @@ Status Session::Impl::Advance(std::span<const int32_t> added, LogitRows rows, st
   NM_TRY(CheckTokens(added));
   // One token is decode, and that is the CPU's.
   NpuLayers* const npu = added.size() > 1 ? engine.npu.get() : nullptr;
+  if (choices) choices->Begin(tokens.size(), added.size());
+  const Watched watched(engine.forward, choices);
   Trace* const recorded = engine.options.trace ? &trace : nullptr;
   if (npu == nullptr) {
     // Real time has no place in a trace of a virtual clock.
@@ -56,7 +83,7 @@ Status Session::Impl::Advance(std::span<const int32_t> added, LogitRows rows, st
   }
   npu->BeginPrefill(report, recorded);
   const Status status = Prefill(added, rows, out, progress, npu);
-  npu->EndPrefill(rows == LogitRows::kAll ? added.size() : 1);
+  npu->EndPrefill(out.size() / engine.model.config().vocab_size);
   return status;
 }
 
@@ -85,11 +112,11 @@ Status Session::Append(std::span<const int32_t> tokens, const ProgressFn& progre
 
 Status Session::AppendWithLogits(std::span<const int32_t> tokens, std::span<float> out) {
   const size_t vocab_size = impl_->logits.size();
-  if (out.size() != tokens.size() * vocab_size) {
-    return MakeError(Code::kInvalidArgument, "session: logits buffer has {} values, wanted {} x {}", out.size(),
+  if (out.empty() || out.size() % vocab_size != 0 || out.size() / vocab_size > tokens.size()) {
+    return MakeError(Code::kInvalidArgument, "session: logits buffer has {} values, wanted 1 to {} x {}", out.size(),
                      tokens.size(), vocab_size);
   }
-  NM_TRY(impl_->Advance(tokens, LogitRows::kAll, out, {}));
+  NM_TRY(impl_->Advance(tokens, LogitRows::kMany, out, {}));
   std::copy_n(out.end() - static_cast<ptrdiff_t>(vocab_size), vocab_size, impl_->logits.begin());
   impl_->tokens.insert(impl_->tokens.end(), tokens.begin(), tokens.end());
   return Ok{};
@@ -102,6 +129,15 @@ void Session::Truncate(size_t n_tokens) {
   NM_CHECK(n_tokens <= impl_->tokens.size());
   impl_->tokens.resize(n_tokens);
   impl_->n_cached = std::min(impl_->n_cached, n_tokens);
+}
+
+void Session::KeepExperts(bool keep) {
+  impl_->choices.reset();
+  if (keep && impl_->engine.model.config().n_experts > 0) impl_->choices.emplace(impl_->engine.model.config());
+}
+
+std::span<const uint32_t> Session::experts() const {
+  return impl_->choices ? impl_->choices->experts() : std::span<const uint32_t>();
 }
 
 MemoryUse Session::memory() const {
