@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// `npumoe eval`: perplexity of texts, and with an NPU the agreement with the exact run on the CPU.
+// `npumoe eval`: perplexity of texts, tasks with known answers, and with an NPU the agreement with the exact run on the
+// CPU.
 #include "npumoe/eval.h"
 
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
-#include <nlohmann/json.hpp>
+#include <algorithm>
 #include <optional>
 
 #include "apps/npumoe/commands.h"
 #include "apps/npumoe/console.h"
+#include "apps/npumoe/eval_report.h"
 #include "apps/npumoe/flags.h"
 #include "apps/npumoe/npu_flags.h"
-#include "apps/npumoe/npu_report.h"
 #include "apps/npumoe/progress.h"
 #include "apps/npumoe/text.h"
 
@@ -20,92 +21,155 @@ namespace npumoe {
 namespace {
 
 constexpr size_t kMaxTextBytes = size_t{1} << 30;
+constexpr uint64_t kMaxItems = uint64_t{1} << 32;
+
+std::string TaskHelp() {
+  std::string text = "Tasks, for --task:\n";
+  for (const EvalTask& task : EvalTasks()) text += fmt::format("  {:<18} {}\n", task.name, task.purpose);
+  return text +
+         "Files of multiple choice come with --data; retrieval texts are made from --seed. Shares are followed by their 95 % "
+         "interval.";
+}
 
 struct EvalFlags {
   EngineFlags engine;
   NpuFlags npu;
   std::string file;
   EvalOptions options;
-  bool json = false, stats = false;
+  TaskOptions task;
+  bool json = false, stats = false, no_agreement = false;
 
   void AddTo(CLI::App& app) {
     engine.AddTo(app);
     npu.AddTo(app);
-    const std::string group = "Evaluation";
-    app.add_option("-f,--file", file, "text to read; - reads stdin")->take_last()->required()->group(group);
-    app.add_option("--max-tokens", options.max_tokens, "read no more than so many tokens; 0 = all")
+    const std::string group = "Evaluation", tasks = "Tasks";
+    app.add_option("-f,--file,--data", file, "text to read, or the items of --task; - reads stdin")
         ->take_last()
         ->group(group);
-    app.add_option("--window", options.window_tokens, "tokens read together; 0 = the context, at most 2048")
-        ->take_last()
-        ->group(group);
+    max_tokens_ = app.add_option("--max-tokens", options.max_tokens, "read no more than so many tokens; 0 = all");
+    window_ = app.add_option("--window", options.window_tokens, "tokens read together; 0 = the context, at most 2048");
+    for (CLI::Option* option : {max_tokens_, window_}) option->take_last()->group(group);
+    app.add_flag("--no-agreement", no_agreement, "with --npu: do not run the CPU's exact run beside it")->group(group);
     app.add_flag("--stats", stats, "print what the NPU did, layer by layer")->group(group);
     app.add_flag("--json", json, "print one JSON object")->group(group);
+    std::vector<std::string> names;
+    for (const EvalTask& known : EvalTasks()) names.emplace_back(known.name);
+    app.add_option("--task", task.task, "multiple choice or retrieval instead of perplexity; names below")
+        ->check(CLI::IsMember(names))
+        ->take_last()
+        ->group(tasks);
+    shots_ = app.add_option("--shots", task.n_shots,
+                            "multiple choice: the file's first so many items, solved, before each; never the item itself");
+    length_ = app.add_option("--length", task.length_tokens,
+                             "retrieval: tokens of text, questions and answers [the context, at most 4096]");
+    seed_ = app.add_option("-s,--seed", task.seed, "retrieval: which texts are made")->capture_default_str();
+    limit_ = app.add_option("--limit", task.max_items, "items [all of the file, 100 of retrieval]");
+    resume_ = app.add_option("--resume", task.log_path,
+                             "log of finished items: made when missing, gone on after when it is there");
+    shots_->check(CLI::Range(0u, 1000u));
+    length_->check(CLI::Range(1u, kMaxContextTokens));
+    limit_->check(CLI::Range(uint64_t{1}, kMaxItems));
+    for (CLI::Option* option : {shots_, length_, seed_, limit_, resume_}) option->take_last()->group(tasks);
   }
+
+  // What does not go together, as a usage error.
+  Status Check() {
+    const auto unwanted = [](std::initializer_list<CLI::Option*> options_given, const std::string& why) -> Status {
+      for (const CLI::Option* option : options_given) {
+        if (option->count() > 0) return Error{Code::kInvalidArgument, option->get_name() + ": " + why};
+      }
+      return Ok{};
+    };
+    if (task.task.empty()) {
+      if (file.empty()) return Error{Code::kInvalidArgument, "--file is required, or --task"};
+      return unwanted({shots_, length_, seed_, limit_, resume_}, "wants --task too");
+    }
+    const auto known = EvalTasks();
+    const bool from_file = std::ranges::find(known, task.task, &EvalTask::name)->from_file;
+    if (from_file != !file.empty()) {
+      return Error{Code::kInvalidArgument, fmt::format("--task {}: {}", task.task,
+                                                       from_file ? "wants its items, --data FILE" : "makes its own texts, not --data")};
+    }
+    if (const Status bad = unwanted({max_tokens_, window_}, "not with --task"); !bad) return bad;
+    return from_file ? unwanted({length_, seed_}, "of retrieval tasks only") : unwanted({shots_}, "of multiple choice only");
+  }
+
+ private:
+  CLI::Option *max_tokens_ = nullptr, *window_ = nullptr, *shots_ = nullptr, *length_ = nullptr, *seed_ = nullptr,
+              *limit_ = nullptr, *resume_ = nullptr;
 };
 
-std::string ToText(const EvalReport& report) {
-  std::string text = fmt::format("{:<16} {}\n{:<16} {:.4f} (nll {:.5f} +- {:.5f})\n", "tokens", report.n_tokens,
-                                 "perplexity", report.perplexity, report.mean_nll, report.nll_standard_error);
-  if (!report.agreement) return text;
-  const Agreement& agreement = *report.agreement;
-  return text +
-         fmt::format(
-             "{:<16} perplexity {:.4f}, same likeliest token {:.3f} %, KL mean {:.3e}, median {:.3e}, p99 {:.3e}\n",
-             "exact CPU run", agreement.other_perplexity, 100 * agreement.top1, agreement.mean_kl, agreement.median_kl,
-             agreement.p99_kl);
-}
+struct Engines {
+  Engine engine;
+  std::optional<Engine> exact;  // on the CPU, beside an NPU
+};
 
-std::string ToJson(const EvalReport& report) {
-  nlohmann::ordered_json json{{"n_tokens", report.n_tokens},
-                              {"perplexity", report.perplexity},
-                              {"mean_nll", report.mean_nll},
-                              {"nll_standard_error", report.nll_standard_error}};
-  if (report.agreement) {
-    json["agreement"] = {{"exact_perplexity", report.agreement->other_perplexity},
-                         {"top1", report.agreement->top1},
-                         {"mean_kl", report.agreement->mean_kl},
-                         {"median_kl", report.agreement->median_kl},
-                         {"p99_kl", report.agreement->p99_kl}};
-  }
-  if (!report.npu.npu.empty()) json["npu"] = NpuReportJson(report.npu);
-  return json.dump(2) + "\n";
-}
-
-int Run(const EvalFlags& flags, const EngineOptions& options, const std::string& text) {
+Result<Engines> OpenEngines(const EvalFlags& flags, const EngineOptions& options) {
   auto engine = OpenEngine(flags.engine.model(), options);
-  if (!engine) return FailWith(engine.error());
-  std::optional<Engine> exact;
-  if (flags.npu.wanted()) {
-    EngineOptions on_cpu = options;
-    on_cpu.npu = {};
-    if (on_cpu.activation_bits == 0) on_cpu.activation_bits = 16;  // what the CPU does beside an NPU
-    auto opened = OpenEngine(flags.engine.model(), on_cpu);
-    if (!opened) return FailWith(opened.error());
-    exact.emplace(std::move(*opened));
-  }
+  if (!engine) return engine.error();
+  Engines engines{std::move(*engine), std::nullopt};
+  if (!flags.npu.wanted() || flags.no_agreement) return engines;
+  EngineOptions on_cpu = options;
+  on_cpu.npu = {};
+  if (on_cpu.activation_bits == 0) on_cpu.activation_bits = 16;  // what the CPU does beside an NPU
+  auto exact = OpenEngine(flags.engine.model(), on_cpu);
+  if (!exact) return exact.error();
+  engines.exact.emplace(std::move(*exact));
+  return engines;
+}
+
+int Print(const EvalFlags& flags, const std::string& text, const RunReport& npu) {
+  if (const Status written = WriteOut(text); !written) return FailWith(written.error());
+  if (flags.npu.wanted() && !flags.json) PrintNpuReport(npu, flags.stats);
+  return kExitDone;
+}
+
+int RunText(const EvalFlags& flags, Engines& engines, const std::string& text) {
   Progress progress("eval");
-  const auto report =
-      Evaluate(*engine, exact ? &*exact : nullptr, text, flags.options, [&](size_t done_tokens, size_t total_tokens) {
-        progress.Show(done_tokens, total_tokens);
-        return !Interrupted();
-      });
+  const auto report = Evaluate(engines.engine, engines.exact ? &*engines.exact : nullptr, text, flags.options,
+                               [&](size_t done_tokens, size_t total_tokens) {
+                                 progress.Show(done_tokens, total_tokens);
+                                 return !Interrupted();
+                               });
   progress.Clear();
   if (!report && report.error().code == Code::kCancelled) {
     Note("eval: interrupted before the end of the text, nothing is printed");
     return kExitInterrupted;
   }
   if (!report) return FailWith(report.error());
-  const Status written = WriteOut(flags.json ? ToJson(*report) : ToText(*report));
-  if (!written) return FailWith(written.error());
-  if (flags.npu.wanted() && !flags.json) PrintNpuReport(report->npu, flags.stats);
-  return kExitDone;
+  const RunIdentity identity = engines.engine.identity();
+  return Print(flags, flags.json ? EvalJson(*report, identity) : EvalText(*report, identity), report->npu);
+}
+
+int RunItems(const EvalFlags& flags, Engines& engines, const TaskOptions& options) {
+  Progress progress("eval", "items", "items/s");
+  const auto report = RunTask(engines.engine, engines.exact ? &*engines.exact : nullptr, options,
+                              [&](double done_items, uint64_t n_items) {
+                                progress.ShowFrom(done_items, static_cast<double>(n_items));
+                                return !Interrupted();
+                              });
+  progress.Clear();
+  if (!report && report.error().code == Code::kCancelled) {
+    Note("eval: interrupted before the first item was done, nothing is printed");
+    return kExitInterrupted;
+  }
+  if (!report) return FailWith(report.error());
+  const RunIdentity identity = engines.engine.identity();
+  const int code = Print(flags, flags.json ? TaskJson(*report, identity, options) : TaskText(*report, identity), report->npu);
+  if (code != kExitDone || report->n_items == report->n_wanted) return code;
+  Note(fmt::format("eval: interrupted after {} of {} items{}", report->n_items, report->n_wanted,
+                   options.log_path.empty() ? "" : "; the same command goes on after them"));
+  return kExitInterrupted;
 }
 
 }  // namespace
 
 int RunEval(const std::vector<std::string>& args) {
-  CLI::App app("Reads a text and tells how well the model predicts it, and how an NPU changes that.", "eval");
+  CLI::App app(
+      "Reads a text and tells how well the model predicts it, or runs a task with known answers, and tells how an NPU "
+      "changes that.",
+      "eval");
+  app.footer(TaskHelp());
   EvalFlags flags;
   flags.AddTo(app);
   if (const auto exit_code = ParseFlags(app, args)) return *exit_code;
@@ -113,10 +177,24 @@ int RunEval(const std::vector<std::string>& args) {
   if (!options) return UsageError("eval: " + options.error().message);
   if (const Status filled = flags.npu.Fill(*options); !filled) return UsageError("eval: " + filled.error().message);
   if (!flags.npu.trace_path().empty()) return UsageError("eval: --trace: only 'npumoe run' writes one");
+  if (const Status good = flags.Check(); !good) return UsageError("eval: " + good.error().message);
+  if (const Status apart = CheckApart({flags.task.log_path}, {flags.engine.model(), flags.file}); !apart) {
+    return UsageError("eval: " + apart.error().message);
+  }
   CatchInterrupts();
-  const auto text = ReadAll(flags.file, kMaxTextBytes);
-  if (!text) return FailWith(text.error());
-  return Run(flags, *options, *text);
+  std::string text;
+  if (!flags.file.empty()) {
+    auto read = ReadAll(flags.file, kMaxTextBytes);
+    if (!read) return FailWith(read.error());
+    text = std::move(*read);
+  }
+  auto engines = OpenEngines(flags, *options);
+  if (!engines) return FailWith(engines.error());
+  if (flags.task.task.empty()) return RunText(flags, *engines, text);
+  TaskOptions task = flags.task;
+  task.data = std::move(text);
+  task.data_name = flags.file == "-" ? "stdin" : flags.file;
+  return RunItems(flags, *engines, task);
 }
 
 }  // namespace npumoe

@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "apps/npumoe/console.h"
@@ -23,20 +24,32 @@ std::string Duration(double seconds) {
 
 }  // namespace
 
-Progress::Progress(std::string name) : name_(std::move(name)), start_(Now()), terminal_(StderrIsTerminal()) {}
+Progress::Progress(std::string name, std::string unit, std::string rate)
+    : name_(std::move(name)),
+      unit_(std::move(unit)),
+      rate_(std::move(rate)),
+      start_(Now()),
+      terminal_(StderrIsTerminal()) {}
 
-void Progress::Show(size_t done_tokens, size_t total_tokens) {
+void Progress::ShowFrom(double done, double total) {
+  if (!first_done_) first_done_ = done;
+  Draw(done, total, *first_done_);
+}
+
+void Progress::Draw(double done, double total, double done_before) {
   const double elapsed = Now() - start_;
-  const size_t total = std::max<size_t>(total_tokens, 1), done = std::min(done_tokens, total);
-  const size_t tenth = done * 10 / total;
-  if (elapsed < kQuietSeconds || done == 0) return;
+  total = std::max(total, 1.0);
+  done = std::min(done, total);
+  const double done_now = done - done_before;
+  const double tenth = std::floor(done * 10 / total);
+  if (elapsed < kQuietSeconds || !(done_now > 0)) return;
   if (!terminal_ && tenth < next_tenth_ && elapsed < next_seconds_) return;
   next_tenth_ = tenth + 1;
   next_seconds_ = elapsed + kLongestSilence;
-  const double per_second = static_cast<double>(done) / elapsed;
+  const double per_second = done_now / elapsed;
   const std::string line =
-      fmt::format("{}: {} of {} tokens ({} %), {:.1f} t/s, {} left", name_, done, total, done * 100 / total, per_second,
-                  Duration(static_cast<double>(total - done) / per_second));
+      fmt::format("{}: {:.0f} of {:.0f} {} ({:.0f} %), {:.1f} {}, {} left", name_, std::floor(done), total, unit_,
+                  std::floor(done * 100 / total), per_second, rate_, Duration((total - done) / per_second));
   WriteErr(terminal_ ? "\r" + line + "\033[K" : "npumoe: " + line + "\n");
   drawn_ = terminal_;
 }

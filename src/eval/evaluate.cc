@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "eval/log_softmax.h"
 #include "npumoe/eval.h"
 
 namespace npumoe {
@@ -12,20 +13,20 @@ namespace {
 constexpr uint32_t kDefaultWindow = 2048;
 constexpr size_t kMaxLogitBytes = size_t{256} << 20;  // of one piece of a window
 
-// Log-probabilities in double, in place of the logits' exponentials.
 void LogSoftmax(std::span<const float> logits, std::vector<double>& out) {
-  const double top = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (const float logit : logits) sum += std::exp(logit - top);
-  const double shift = top + std::log(sum);
+  const double shift = LogSumExp(logits);
   out.resize(logits.size());
   std::transform(logits.begin(), logits.end(), out.begin(), [&](float logit) { return logit - shift; });
 }
 
 class Evaluator {
  public:
-  Evaluator(Session& session, Session* exact, size_t vocab_size)
-      : session_(session), exact_(exact), vocab_size_(vocab_size) {}
+  Evaluator(Session& session, Session* exact, const ModelInfo& info)
+      : session_(session), exact_(exact), vocab_size_(info.vocab_size), n_moe_layers_(info.n_moe_layers) {
+    if (exact_ == nullptr) return;
+    session_.KeepExperts(true);
+    exact_->KeepExperts(true);
+  }
 
   // Tokens of one window, from an empty session.
   Status ReadWindow(std::span<const int32_t> tokens) {
@@ -39,6 +40,7 @@ class Evaluator {
       if (exact_ != nullptr) {
         exact_logits_.resize(n * vocab_size_);
         NM_TRY(exact_->AppendWithLogits(tokens.subspan(begin, n), exact_logits_));
+        SeeExperts(n);
       }
       // The last token of a window predicts nothing that is known.
       for (size_t i = 0; i < n && begin + i + 1 < tokens.size(); ++i) {
@@ -68,11 +70,27 @@ class Evaluator {
     for (const double kl : kl_) agreement.mean_kl += kl / n;
     agreement.median_kl = sorted[sorted.size() / 2];
     agreement.p99_kl = sorted[sorted.size() * 99 / 100];
+    if (n_experts_ > 0) agreement.same_experts = static_cast<double>(n_same_experts_) / static_cast<double>(n_experts_);
     report.agreement = agreement;
     return report;
   }
 
  private:
+  // Of the last append of `n_tokens`.
+  void SeeExperts(size_t n_tokens) {
+    const std::span<const uint32_t> got = session_.experts(), exact = exact_->experts();
+    const size_t n_rows = n_tokens * n_moe_layers_;
+    if (n_rows == 0) return;
+    const size_t top_k = exact.size() / n_rows;
+    for (size_t row = 0; row < n_rows; ++row) {
+      const auto there = exact.subspan(row * top_k, top_k);
+      for (const uint32_t expert : got.subspan(row * top_k, top_k)) {
+        if (expert != kNoExpert && std::ranges::find(there, expert) != there.end()) ++n_same_experts_;
+      }
+    }
+    n_experts_ += exact.size();
+  }
+
   void See(size_t row, size_t next) {
     const auto row_of = [&](const std::vector<float>& logits) {
       return std::span(logits).subspan(row * vocab_size_, vocab_size_);
@@ -93,12 +111,12 @@ class Evaluator {
 
   Session& session_;
   Session* exact_;
-  size_t vocab_size_;
+  size_t vocab_size_, n_moe_layers_;
   std::vector<float> logits_, exact_logits_;         // [piece, vocab_size]
   std::vector<double> log_probs_, exact_log_probs_;  // [vocab_size]
   std::vector<double> nll_, kl_;                     // [tokens predicted]
   double exact_nll_ = 0;
-  uint64_t same_top_ = 0;
+  uint64_t same_top_ = 0, n_experts_ = 0, n_same_experts_ = 0;
 };
 
 }  // namespace
@@ -127,7 +145,7 @@ Result<EvalReport> Evaluate(Engine& engine, Engine* exact, std::string_view text
   if (exact != nullptr) {
     NM_TRY_VAR(exact_session, exact->NewSession());
   }
-  Evaluator evaluator(session, exact_session ? &*exact_session : nullptr, vocab_size);
+  Evaluator evaluator(session, exact_session ? &*exact_session : nullptr, engine.info());
   for (size_t begin = 0; begin + 1 < tokens.size(); begin += window) {
     const size_t n = std::min<size_t>(window, tokens.size() - begin);
     NM_TRY(evaluator.ReadWindow(std::span(tokens).subspan(begin, n)));

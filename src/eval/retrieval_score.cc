@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "eval/retrieval_score.h"
+
+#include <algorithm>
+#include <span>
+
+#include "base/check.h"
+
+namespace npumoe {
+namespace {
+
+// Brings the session to the tokens of `text`, keeping what it shares with them; the last is read anew, for its logits.
+Status ReadText(const Engine& engine, Session& session, const std::string& text, const ProgressFn& progress) {
+  const std::vector<int32_t> tokens = engine.Tokenize(text, /*add_special=*/true, /*parse_special=*/false);
+  if (tokens.empty()) return MakeError(Code::kUnsupported, "eval: the tokenizer makes no tokens of text");
+  const auto known = session.tokens();
+  const size_t most = std::min(known.size(), tokens.size() - 1);
+  const auto differs = std::mismatch(known.begin(), known.begin() + static_cast<ptrdiff_t>(most), tokens.begin());
+  const auto shared = static_cast<size_t>(differs.first - known.begin());
+  session.Truncate(shared);
+  return session.Append(std::span(tokens).subspan(shared), progress);
+}
+
+Result<std::string> DrawAnswer(const Engine& engine, Session& session, uint32_t max_tokens) {
+  std::string answer;
+  for (uint32_t i = 0; i < max_tokens; ++i) {
+    const auto logits = session.logits();
+    const auto best = static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+    if (engine.IsEndOfGeneration(best)) break;
+    answer += engine.TokenBytes(best, /*special=*/false);
+    const size_t said = answer.find_first_not_of(" \t\r\n");
+    const size_t end = said == std::string::npos ? said : answer.find('\n', said);
+    if (end != std::string::npos) {
+      answer.resize(end);
+      break;
+    }
+    if (i + 1 == max_tokens || session.tokens().size() >= engine.options().context_tokens) break;
+    NM_TRY(session.Append({&best, 1}));
+  }
+  return answer;
+}
+
+}  // namespace
+
+Result<std::vector<std::string>> AnswerItem(const Engine& engine, Session& session, const RetrievalItem& item,
+                                            const ProgressFn& progress) {
+  session.Truncate(0);
+  std::string text = item.text;
+  std::vector<std::string> answers;
+  for (const std::string& question : item.questions) {
+    text += question;
+    NM_TRY(ReadText(engine, session, text, progress));
+    NM_TRY_VAR(answers.emplace_back(), DrawAnswer(engine, session, item.answer_tokens));
+    text += answers.back() + "\n";
+  }
+  return answers;
+}
+
+}  // namespace npumoe
