@@ -130,6 +130,7 @@ Result<std::vector<ChoiceItem>> ParseHellaSwag(std::string_view text, std::strin
     ChoiceItem item;
     NM_TRY_VAR(item.context, lines.Next());
     const std::string where = lines.Where();
+    if (item.context.empty()) return MakeError(Code::kCorruptFile, "{}: the context is empty", where);
     if (lines.at_end()) return MakeError(Code::kCorruptFile, "{}: an item ends after its context", where);
     NM_TRY_VAR(const std::string_view gold, lines.Next());
     const auto [end, error] = std::from_chars(gold.data(), gold.data() + gold.size(), item.gold);

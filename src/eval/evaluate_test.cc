@@ -55,6 +55,7 @@ TEST(Evaluate, ARunAgreesWithItself) {
   const auto report = Evaluate(engine, &other, kText, {}, {});
   ASSERT_TRUE(report.ok());
   EXPECT_EQ(report->agreement->top1, 1);
+  EXPECT_EQ(report->agreement->same_experts, 1.0);
   EXPECT_EQ(report->agreement->p99_kl, 0);
   EXPECT_DOUBLE_EQ(report->agreement->other_perplexity, report->perplexity);
 }

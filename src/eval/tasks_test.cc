@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tasks with the demo model.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "base/files.h"
+#include "base/temporary_folder.h"
+#include "eval/choice_score.h"
+#include "eval/item_log.h"
+#include "npumoe/eval.h"
+
+namespace npumoe {
+namespace {
+
+const std::string kModel = NM_SOURCE_DIR "/models/demo-moe.gguf";
+const std::string kItems =
+    "The captain looked at the sea and\n1\ndo be the of.\nsaid nothing.\nwas a very table.\nran up his ship in an.\n"
+    "KING RICHARD: My lord, I\n0\nam not well.\nare it then.\nthe of and.\nboat boat boat.\n"
+    "She took the letter and\n3\nit for he.\ngreen was to.\nfor of it an.\nread it.\n";
+
+Engine Open(const std::string& overflow = "", uint32_t context = 512) {
+  EngineOptions options;
+  options.n_threads = 2;
+  options.context_tokens = context;
+  options.activation_bits = 16;
+  if (!overflow.empty()) {
+    options.npu.device = "sim:m2-max";
+    options.npu.make_plan = true;
+    options.npu.plan.placement = "tiers+groups";
+    options.npu.plan.chunk_tokens = 128;
+    options.npu.mode = overflow;
+  }
+  return Engine::Open(kModel, options).value();
+}
+
+TaskOptions Choice(std::string log = "") {
+  TaskOptions options;
+  options.task = "hellaswag";
+  options.data = kItems;
+  options.data_name = "items";
+  options.log_path = std::move(log);
+  return options;
+}
+
+TaskOptions Needle(std::string_view task, uint32_t length, uint64_t n) {
+  TaskOptions options;
+  options.task = task;
+  options.length_tokens = length;
+  options.max_items = n;
+  return options;
+}
+
+// Sum over the ending's tokens, one token at a time.
+double PlainScore(Engine& engine, const std::string& context, const std::string& ending) {
+  const auto before = engine.Tokenize(context, true, false), all = engine.Tokenize(context + " " + ending, true, false);
+  Session session = engine.NewSession().value();
+  double sum = 0;
+  for (size_t i = 0; i + 1 < all.size(); ++i) {
+    EXPECT_TRUE(session.Append(std::span(&all[i], 1)).ok());
+    double total = 0;
+    for (const float logit : session.logits()) total += std::exp(double{logit});
+    if (i + 1 >= before.size()) sum += session.logits()[static_cast<size_t>(all[i + 1])] - std::log(total);
+  }
+  return sum;
+}
+
+class TaskLog : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(folder_.Make("npumoe-tasks").ok());
+    path_ = folder_.path() + "/log.jsonl";
+  }
+  std::vector<ItemRecord> Records() const {
+    std::vector<ItemRecord> records;
+    const std::string bytes = ReadFile(path_).value();
+    for (size_t at = bytes.find('\n') + 1, end; (end = bytes.find('\n', at)) != std::string::npos; at = end + 1) {
+      records.push_back(ParseItemRecord(std::string_view(bytes).substr(at, end - at), "log").value());
+    }
+    return records;
+  }
+
+  TemporaryFolder folder_;
+  std::string path_;
+};
+
+TEST_F(TaskLog, ChoiceSumsAreThoseOfTheLogits) {
+  Engine engine = Open();
+  const auto report = RunTask(engine, nullptr, Choice(path_), {});
+  ASSERT_TRUE(report.ok()) << report.error().message;
+  EXPECT_EQ(report->n_items, 3u);
+  const auto records = Records();
+  ASSERT_EQ(records.size(), 3u);
+  const std::vector<std::string> endings{"do be the of.", "said nothing.", "was a very table.", "ran up his ship in an."};
+  for (size_t i = 0; i < endings.size(); ++i) {
+    EXPECT_NEAR(records[0].log_probs[i], PlainScore(engine, "The captain looked at the sea and", endings[i]), 1e-3);
+    EXPECT_EQ(records[0].n_characters[i], endings[i].size());
+  }
+  ASSERT_EQ(report->scores.size(), 3u);
+  EXPECT_EQ(report->scores[1].name, "accuracy per character");
+  uint64_t n_right = 0;
+  for (const ItemRecord& record : records) n_right += BestEnding(record.log_probs, record.n_characters) == record.gold;
+  EXPECT_EQ(report->scores[1].share.value, static_cast<double>(n_right) / 3);
+  EXPECT_GE(n_right, 2u) << "the model tells sentences from word salad";
+  EXPECT_FALSE(report->scores[1].exact || report->same_answers);
+}
+
+TEST_F(TaskLog, AResumedRunReportsWhatOneRunDoes) {
+  Engine engine = Open("prune"), exact = Open();
+  const auto whole = RunTask(engine, &exact, Choice(), {});
+  ASSERT_TRUE(whole.ok()) << whole.error().message;
+  int asked = 0;
+  const auto stop = [&asked](double done, uint64_t) { return done < 1 || ++asked < 2; };
+  const auto part = RunTask(engine, &exact, Choice(path_), stop);
+  ASSERT_TRUE(part.ok()) << part.error().message;
+  EXPECT_EQ(part->n_items, 1u);
+  EXPECT_EQ(part->n_wanted, 3u);
+  const auto rest = RunTask(engine, &exact, Choice(path_), {});
+  ASSERT_TRUE(rest.ok()) << rest.error().message;
+  EXPECT_EQ(rest->n_resumed, 1u);
+  EXPECT_EQ(rest->n_items, 3u);
+  EXPECT_EQ(rest->expert_rows, whole->expert_rows);
+  EXPECT_EQ(rest->rows_dropped, whole->rows_dropped);
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(rest->scores[i].share.value, whole->scores[i].share.value);
+  EXPECT_EQ(rest->same_answers->value, whole->same_answers->value);
+  // Another mode is another run.
+  Engine other = Open("reroute");
+  const auto refused = RunTask(other, &exact, Choice(path_), {});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, Code::kInvalidArgument);
+  EXPECT_NE(refused.error().message.find("log of another run"), std::string::npos);
+}
+
+TEST_F(TaskLog, ALossyModeReadsEveryEndingAsOnePrompt) {
+  // Who is dropped depends on who is read together: all but the last token of every sequence, from its beginning.
+  Engine engine = Open("prune");
+  ASSERT_TRUE(RunTask(engine, nullptr, Choice(path_), {}).ok());
+  const ItemRecord first = Records()[0];
+  const std::string context = "The captain looked at the sea and";
+  const size_t n_context = engine.Tokenize(context, true, false).size();
+  uint64_t n_tokens = 0;
+  for (const uint32_t n : first.n_tokens) n_tokens += n_context + n - 1;
+  EXPECT_EQ(first.expert_rows, n_tokens * engine.info().n_moe_layers * engine.info().top_k);
+}
+
+TEST_F(TaskLog, AShortContextLosesTheBeginning) {
+  Engine engine = Open("", 24);
+  TaskOptions options = Choice(path_);
+  options.n_shots = 2;
+  const auto report = RunTask(engine, nullptr, options, {});
+  ASSERT_TRUE(report.ok()) << report.error().message;
+  EXPECT_EQ(report->n_cut, 3u);
+  Engine tiny = Open("", 4);
+  const auto none = RunTask(tiny, nullptr, Choice(), {});
+  ASSERT_FALSE(none.ok());
+  EXPECT_NE(none.error().message.find("the context holds 4"), std::string::npos) << none.error().message;
+}
+
+TEST(Tasks, TheDemoModelFindsNeedles) {
+  Engine engine = Open();
+  const auto single = RunTask(engine, nullptr, Needle("needle-single", 256, 10), {});
+  ASSERT_TRUE(single.ok()) << single.error().message;
+  EXPECT_GE(single->scores[0].share.value, 0.9);
+  const auto query = RunTask(engine, nullptr, Needle("needle-multiquery", 256, 10), {});
+  ASSERT_TRUE(query.ok());
+  EXPECT_EQ(query->scores[0].name, "found");
+  EXPECT_GE(query->scores[0].share.value, 0.8);
+  EXPECT_LE(query->scores[1].share.value, query->scores[0].share.value);
+}
+
+TEST(Tasks, ExactModeAnswersAsTheCpu) {
+  Engine engine = Open("exact"), exact = Open();
+  for (const TaskOptions& options : {Needle("needle-multikey", 256, 10), Choice()}) {
+    const auto report = RunTask(engine, &exact, options, {});
+    ASSERT_TRUE(report.ok()) << report.error().message;
+    EXPECT_EQ(report->same_answers->value, 1);
+    EXPECT_EQ(report->rows_dropped + report->rows_rerouted, 0u);
+    EXPECT_GT(report->expert_rows, 0u);
+    for (const TaskScore& score : report->scores) EXPECT_EQ(score.share.value, score.exact->value) << score.name;
+  }
+}
+
+TEST(Tasks, SayWhatIsWrong) {
+  Engine engine = Open();
+  const auto code = [&](const TaskOptions& options) { return RunTask(engine, nullptr, options, {}).error().code; };
+  EXPECT_EQ(code(Needle("needle-none", 256, 1)), Code::kInvalidArgument);
+  EXPECT_EQ(code(Needle("needle-single", 513, 1)), Code::kInvalidArgument);
+  EXPECT_EQ(code(Needle("needle-single", 10, 1)), Code::kInvalidArgument);
+  TaskOptions options = Choice();
+  options.n_shots = 3;
+  EXPECT_EQ(code(options), Code::kInvalidArgument);
+  options.data = "x";
+  EXPECT_EQ(code(options), Code::kCorruptFile);
+  const auto stopped = RunTask(engine, nullptr, Choice(), [](double, uint64_t) { return false; });
+  EXPECT_EQ(stopped.error().code, Code::kCancelled);
+}
+
+}  // namespace
+}  // namespace npumoe
