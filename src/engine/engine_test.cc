@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -109,6 +110,47 @@ TEST_P(TinyModel, TruncateForgetsExactlyTheRest) {
   EXPECT_EQ(LastLogits(session), wanted);
 }
 
+TEST_P(TinyModel, LogitsOfTheLastTokensAreThoseOfAll) {
+  const std::string path = Path(GetParam());
+  const auto all = AllLogits(path, Options(512, 2), 30);
+  for (const uint32_t chunk : {7u, 64u}) {
+    Engine engine = Engine::Open(path, Options(chunk, 2)).value();
+    const size_t vocab_size = engine.info().vocab_size;
+    const auto tokens = SomeTokens(30, engine.info().vocab_size);
+    for (const size_t n_rows : {1u, 2u, 7u, 9u, 29u, 30u}) {
+      Session session = engine.NewSession().value();
+      std::vector<float> logits(n_rows * vocab_size);
+      ASSERT_TRUE(session.AppendWithLogits(tokens, logits).ok());
+      EXPECT_EQ(logits, std::vector<float>(all.end() - static_cast<ptrdiff_t>(logits.size()), all.end())) << n_rows;
+      EXPECT_EQ(LastLogits(session), std::vector<float>(all.end() - static_cast<ptrdiff_t>(vocab_size), all.end()));
+    }
+  }
+}
+
+TEST_P(TinyModel, ExpertsAreKeptForEveryTokenAndLayer) {
+  std::vector<uint32_t> whole;
+  for (const uint32_t chunk : {64u, 7u}) {
+    Engine engine = Engine::Open(Path(GetParam()), Options(chunk, 2)).value();
+    const ModelInfo& info = engine.info();
+    const auto tokens = SomeTokens(30, info.vocab_size);
+    Session session = engine.NewSession().value();
+    ASSERT_TRUE(session.Append(std::span(tokens).first(10)).ok());
+    EXPECT_TRUE(session.experts().empty());
+    session.KeepExperts(true);
+    ASSERT_TRUE(session.Append(std::span(tokens).subspan(10)).ok());
+    const auto experts = session.experts();
+    ASSERT_EQ(experts.size(), size_t{info.n_moe_layers} * 20 * info.top_k);
+    for (size_t i = 0; i < experts.size(); ++i) {
+      EXPECT_LT(experts[i], info.n_experts) << i;
+      EXPECT_TRUE(i % info.top_k == 0 || experts[i] != experts[i - 1]) << i;
+    }
+    if (chunk == 64) whole.assign(experts.begin(), experts.end());
+    EXPECT_EQ(std::vector<uint32_t>(experts.begin(), experts.end()), whole);
+    session.KeepExperts(false);
+    EXPECT_TRUE(session.experts().empty());
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Families, TinyModel,
                          testing::Values("tiny-qwen3moe", "tiny-phimoe", "tiny-mixtral", "tiny-qwen2moe", "tiny-olmoe",
                                          "tiny-llama", "tiny-qwen3"),
@@ -170,6 +212,63 @@ TEST_F(OneModel, LongRopeDependsOnTheLengthReachedNotOnTheWayThere) {
   Session brief = engine.NewSession().value();
   ASSERT_TRUE(brief.Append(std::span(tokens).first(101)).ok());
   EXPECT_EQ(LastLogits(session), LastLogits(brief));
+}
+
+EngineOptions OnNpu(const std::string& mode) {
+  EngineOptions options = Options(512, 2);
+  options.npu.device = "sim:m2-max";
+  options.npu.make_plan = true;
+  options.npu.plan.placement = "tiers+groups";
+  options.npu.plan.chunk_tokens = 64;
+  options.npu.mode = mode;
+  return options;
+}
+
+TEST_F(OneModel, DroppedRowsAreNobodysAndReroutedOnesTheirNewExperts) {
+  const std::string path = Path("tiny-qwen3moe");
+  const auto run = [&](const EngineOptions& options, StageReport& counts) {
+    Engine engine = Engine::Open(path, options).value();
+    Session session = engine.NewSession().value();
+    session.KeepExperts(true);
+    EXPECT_TRUE(session.Append(SomeTokens(64, engine.info().vocab_size)).ok());
+    counts = session.report().Experts();
+    return std::vector<uint32_t>(session.experts().begin(), session.experts().end());
+  };
+  StageReport none, exact, pruned, rerouted;
+  const auto cpu = run(Options(512, 2), none);
+  EXPECT_EQ(std::ranges::count(run(OnNpu("exact"), exact), kNoExpert), 0);
+  const auto dropped = run(OnNpu("prune"), pruned);
+  ASSERT_GT(pruned.rows_pruned, 0u);
+  EXPECT_EQ(static_cast<uint64_t>(std::ranges::count(dropped, kNoExpert)), pruned.rows_pruned);
+  const auto moved = run(OnNpu("reroute"), rerouted);
+  ASSERT_GT(rerouted.rows_rerouted, 0u);
+  EXPECT_EQ(std::ranges::count(moved, kNoExpert), 0);
+  // Of the first layer, whose inputs are the same in all runs.
+  const size_t n_first = 64 * 2;
+  size_t n_moved = 0;
+  for (size_t i = 0; i < n_first; ++i) {
+    n_moved += moved[i] != cpu[i];
+    EXPECT_TRUE(dropped[i] == kNoExpert || dropped[i] == cpu[i]) << i;
+  }
+  EXPECT_GT(n_moved, 0u);
+  EXPECT_LE(n_moved, rerouted.rows_rerouted);
+}
+
+TEST_F(OneModel, IdentityNamesWhatNumbersDependOn) {
+  const std::string path = Path("tiny-qwen3moe");
+  const auto identity = [&](const EngineOptions& options) { return Engine::Open(path, options).value().identity(); };
+  const RunIdentity cpu = identity(Options(512, 2));
+  EXPECT_EQ(identity(Options(64, 1)), cpu);
+  EXPECT_EQ(cpu.npu + cpu.plan_hash + cpu.overflow, "");
+  EXPECT_EQ(cpu.model_hash.size(), 32u);
+  EngineOptions fine = Options(512, 2);
+  fine.activation_bits = 16;
+  EXPECT_NE(identity(fine), cpu);
+  const RunIdentity prune = identity(OnNpu("prune")), reroute = identity(OnNpu("reroute"));
+  EXPECT_EQ(prune.npu + " " + prune.overflow, "sim:m2-max prune");
+  EXPECT_NE(prune.plan_hash, reroute.plan_hash);
+  EXPECT_EQ(identity(OnNpu("prune")), prune);
+  EXPECT_NE(Engine::Open(Path("tiny-olmoe"), Options(512, 2)).value().identity().model_hash, cpu.model_hash);
 }
 
 TEST_F(OneModel, RefusesOptionsOutOfRange) {
