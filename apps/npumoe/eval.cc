@@ -62,7 +62,7 @@ struct EvalFlags {
                             "multiple choice: the file's first so many items, solved, before each; never the item itself");
     length_ = app.add_option("--length", task.length_tokens,
                              "retrieval: tokens of text, questions and answers [the context, at most 4096]");
-    seed_ = app.add_option("-s,--seed", task.seed, "retrieval: which texts are made")->capture_default_str();
+    seed_ = app.add_option("-s,--seed", task.seed, "retrieval: which texts are made [1]");
     limit_ = app.add_option("--limit", task.max_items, "items [all of the file, 100 of retrieval]");
     resume_ = app.add_option("--resume", task.log_path,
                              "log of finished items: made when missing, gone on after when it is there");

@@ -11,6 +11,7 @@ from bench import Bench
 from calibrate import Calibrate
 from chat import Chat
 from estimate import Estimate
+from eval import Eval
 from golden import Golden
 from models import Info, MakeModel
 from npu import Npu
@@ -22,7 +23,7 @@ from streams import Streams
 from usage import Usage
 
 GROUPS = {group.__name__: group for group in (Usage, Run, Streams, Chat, Info, Exec, MakeModel, Bench, Golden, Calibrate,
-                                             Plan, Doctor, Npu, Programs, Cache, Estimate)}
+                                             Plan, Doctor, Npu, Programs, Cache, Estimate, Eval)}
 
 
 def main():
