@@ -27,7 +27,8 @@ std::string TaskHelp() {
   std::string text = "Tasks, for --task:\n";
   for (const EvalTask& task : EvalTasks()) text += fmt::format("  {:<18} {}\n", task.name, task.purpose);
   return text +
-         "Files of multiple choice come with --data; retrieval texts are made from --seed. Shares are followed by their 95 % "
+         "Files of multiple choice come with --data; retrieval texts are made from --seed. Shares are followed by "
+         "their 95 % "
          "interval.";
 }
 
@@ -58,8 +59,9 @@ struct EvalFlags {
         ->check(CLI::IsMember(names))
         ->take_last()
         ->group(tasks);
-    shots_ = app.add_option("--shots", task.n_shots,
-                            "multiple choice: the file's first so many items, solved, before each; never the item itself");
+    shots_ =
+        app.add_option("--shots", task.n_shots,
+                       "multiple choice: the file's first so many items, solved, before each; never the item itself");
     length_ = app.add_option("--length", task.length_tokens,
                              "retrieval: tokens of text, questions and answers [the context, at most 4096]");
     seed_ = app.add_option("-s,--seed", task.seed, "retrieval: which texts are made [1]");
@@ -87,11 +89,13 @@ struct EvalFlags {
     const auto known = EvalTasks();
     const bool from_file = std::ranges::find(known, task.task, &EvalTask::name)->from_file;
     if (from_file != !file.empty()) {
-      return Error{Code::kInvalidArgument, fmt::format("--task {}: {}", task.task,
-                                                       from_file ? "wants its items, --data FILE" : "makes its own texts, not --data")};
+      return Error{Code::kInvalidArgument,
+                   fmt::format("--task {}: {}", task.task,
+                               from_file ? "wants its items, --data FILE" : "makes its own texts, not --data")};
     }
     if (const Status bad = unwanted({max_tokens_, window_}, "not with --task"); !bad) return bad;
-    return from_file ? unwanted({length_, seed_}, "of retrieval tasks only") : unwanted({shots_}, "of multiple choice only");
+    return from_file ? unwanted({length_, seed_}, "of retrieval tasks only")
+                     : unwanted({shots_}, "of multiple choice only");
   }
 
  private:
@@ -155,7 +159,8 @@ int RunItems(const EvalFlags& flags, Engines& engines, const TaskOptions& option
   }
   if (!report) return FailWith(report.error());
   const RunIdentity identity = engines.engine.identity();
-  const int code = Print(flags, flags.json ? TaskJson(*report, identity, options) : TaskText(*report, identity), report->npu);
+  const int code =
+      Print(flags, flags.json ? TaskJson(*report, identity, options) : TaskText(*report, identity), report->npu);
   if (code != kExitDone || report->n_items == report->n_wanted) return code;
   Note(fmt::format("eval: interrupted after {} of {} items{}", report->n_items, report->n_wanted,
                    options.log_path.empty() ? "" : "; the same command goes on after them"));

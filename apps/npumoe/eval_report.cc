@@ -21,7 +21,9 @@ std::string Percent(const Share& share) {
   return fmt::format("{:.2f} % [{:.2f}, {:.2f}]", 100 * share.value, 100 * share.low, 100 * share.high);
 }
 
-double PartOf(uint64_t rows, uint64_t all) { return all > 0 ? static_cast<double>(rows) / static_cast<double>(all) : 0; }
+double PartOf(uint64_t rows, uint64_t all) {
+  return all > 0 ? static_cast<double>(rows) / static_cast<double>(all) : 0;
+}
 
 std::string Device(const RunReport& npu, const RunIdentity& identity) {
   if (npu.npu.empty()) return "CPU";
@@ -76,10 +78,11 @@ std::string EvalText(const EvalReport& report, const RunIdentity& identity) {
   text += DeviceLines(report.npu, identity, rows.all, rows.dropped, rows.rerouted);
   if (!report.agreement) return text;
   const Agreement& agreement = *report.agreement;
-  text += Named("exact CPU run",
-                fmt::format("perplexity {:.4f}, same likeliest token {:.3f} %, KL mean {:.3e}, median {:.3e}, p99 {:.3e}",
-                            agreement.other_perplexity, 100 * agreement.top1, agreement.mean_kl, agreement.median_kl,
-                            agreement.p99_kl));
+  text +=
+      Named("exact CPU run",
+            fmt::format("perplexity {:.4f}, same likeliest token {:.3f} %, KL mean {:.3e}, median {:.3e}, p99 {:.3e}",
+                        agreement.other_perplexity, 100 * agreement.top1, agreement.mean_kl, agreement.median_kl,
+                        agreement.p99_kl));
   if (agreement.same_experts) {
     text += Named("same experts", fmt::format("{:.3f} % of (token, layer) choices", 100 * *agreement.same_experts));
   }
@@ -118,12 +121,8 @@ std::string TaskText(const TaskReport& report, const RunIdentity& identity) {
 }
 
 std::string TaskJson(const TaskReport& report, const RunIdentity& identity, const TaskOptions& options) {
-  Json json{{"task", report.task},
-            {"n_items", report.n_items},
-            {"n_wanted", report.n_wanted},
-            {"n_resumed", report.n_resumed},
-            {"n_cut", report.n_cut},
-            {"n_shots", options.n_shots},
+  Json json{{"task", report.task},           {"n_items", report.n_items}, {"n_wanted", report.n_wanted},
+            {"n_resumed", report.n_resumed}, {"n_cut", report.n_cut},     {"n_shots", options.n_shots},
             {"seed", options.seed}};
   json["scores"] = Json::object();
   for (const TaskScore& score : report.scores) {

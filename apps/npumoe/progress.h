@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shows how far work over tokens or items has come: one line that is redrawn on a terminal, elsewhere a line per tenth, and at least one every half minute.
+// Shows how far work over tokens or items has come: one line that is redrawn on a terminal, elsewhere a line per tenth,
+// and at least one every half minute.
 #pragma once
 
 #include <cstddef>

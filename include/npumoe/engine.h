@@ -184,8 +184,8 @@ class Session {
 
   // Whether appends keep which experts their tokens got; all layers then run for all tokens. Off at first.
   void KeepExperts(bool keep);
-  // Of the last append: [MoE layers, tokens, top_k], in order of choice, kNoExpert for a dropped row. After a reroute the
-  // expert that computed the row. Empty unless kept; valid until the next call.
+  // Of the last append: [MoE layers, tokens, top_k], in order of choice, kNoExpert for a dropped row. After a reroute
+  // the expert that computed the row. Empty unless kept; valid until the next call.
   std::span<const uint32_t> experts() const;
 
   std::span<const float> logits() const;  // [vocab_size], after the last token; valid until the next call

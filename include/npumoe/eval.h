@@ -24,8 +24,8 @@ struct Agreement {
   double top1 = 0;                                // share of positions with the same likeliest token
   double mean_kl = 0, median_kl = 0, p99_kl = 0;  // KL(other || this), nats
   double other_perplexity = 0;
-  // Share of the (token, layer, choice) triples whose expert is among those that computed for the token in the other run
-  // too; a dropped row is nobody's. Absent for a model without experts.
+  // Share of the (token, layer, choice) triples whose expert is among those that computed for the token in the other
+  // run too; a dropped row is nobody's. Absent for a model without experts.
   std::optional<double> same_experts;
 };
 
@@ -70,12 +70,13 @@ struct TaskOptions {
   uint32_t length_tokens = 0;
   uint64_t seed = 1;
   uint64_t max_items = 0;  // 0 = the whole file, or 100 of a retrieval task
-  // JSONL of finished items, one line each, made when missing: a run that finds some there goes on after them. Empty = none.
+  // JSONL of finished items, one line each, made when missing: a run that finds some there goes on after them. Empty =
+  // none.
   std::string log_path;
 };
 
 struct TaskScore {
-  std::string name;            // "accuracy"
+  std::string name;  // "accuracy"
   Share share;
   std::optional<Share> exact;  // of the exact run, over the same items
 };
@@ -89,16 +90,16 @@ struct TaskReport {
   std::vector<TaskScore> scores;
   std::optional<Share> same_answers;  // as the exact run: the choice by characters, or every word of the answers
   uint64_t expert_rows = 0, rows_dropped = 0, rows_rerouted = 0;  // of prompts on an NPU, resumed items included
-  RunReport npu;  // of this run alone; empty layers without an NPU
+  RunReport npu;                                                  // of this run alone; empty layers without an NPU
 };
 
 // Called as items are done; return false to stop.
 using TaskProgressFn = std::function<bool(double done_items, uint64_t n_items)>;
 
-// Runs `engine` over a task's items; with `exact`, another engine of the same model, that one too. Stopped by `progress`
-// after at least one item it reports those (n_items < n_wanted), before with kCancelled. Fails with kInvalidArgument for
-// bad options, kCorruptFile with the line for bad items or a log that is none, and kInvalidArgument for a log of another
-// model, task or plan.
+// Runs `engine` over a task's items; with `exact`, another engine of the same model, that one too. Stopped by
+// `progress` after at least one item it reports those (n_items < n_wanted), before with kCancelled. Fails with
+// kInvalidArgument for bad options, kCorruptFile with the line for bad items or a log that is none, and
+// kInvalidArgument for a log of another model, task or plan.
 Result<TaskReport> RunTask(Engine& engine, Engine* exact, const TaskOptions& options, const TaskProgressFn& progress);
 
 }  // namespace npumoe

@@ -27,7 +27,8 @@ void ChoiceLog::See(uint32_t layer, size_t position, std::span<const uint32_t> e
   experts = experts.subspan(skipped * top_k_);
   const size_t token = position + skipped - first_position_;
   NM_CHECK(token + experts.size() / top_k_ <= n_tokens_);
-  std::ranges::copy(experts, experts_.begin() + static_cast<ptrdiff_t>((row_of_layer_[layer] * n_tokens_ + token) * top_k_));
+  std::ranges::copy(experts,
+                    experts_.begin() + static_cast<ptrdiff_t>((row_of_layer_[layer] * n_tokens_ + token) * top_k_));
 }
 
 }  // namespace npumoe

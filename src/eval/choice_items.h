@@ -12,7 +12,7 @@
 
 namespace npumoe {
 
-inline constexpr size_t kMaxEndings = 26;            // of an item
+inline constexpr size_t kMaxEndings = 26;                 // of an item
 inline constexpr size_t kMaxLineBytes = size_t{1} << 20;  // of an item's file; the longest BoolQ line has 5 KiB
 
 struct ChoiceItem {
@@ -21,12 +21,12 @@ struct ChoiceItem {
   uint32_t gold = 0;                 // < endings.size()
 };
 
-// Six lines an item: context, number of the right ending from 0, four endings; the text that llama-perplexity --hellaswag
-// reads. Blank lines at the end are ignored. kCorruptFile names the line.
+// Six lines an item: context, number of the right ending from 0, four endings; the text that llama-perplexity
+// --hellaswag reads. Blank lines at the end are ignored. kCorruptFile names the line.
 Result<std::vector<ChoiceItem>> ParseHellaSwag(std::string_view text, std::string_view name);
 
-// An object a line: {"query", "choices", "gold"}, or the data set's own {"passage", "question", "answer"}; endings are "no"
-// and "yes". Blank lines are ignored.
+// An object a line: {"query", "choices", "gold"}, or the data set's own {"passage", "question", "answer"}; endings are
+// "no" and "yes". Blank lines are ignored.
 Result<std::vector<ChoiceItem>> ParseBoolQ(std::string_view text, std::string_view name);
 
 // An object a line: {"query", "choices", "gold"}, or {"goal", "sol1", "sol2", "label"}.

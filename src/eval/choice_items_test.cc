@@ -30,7 +30,8 @@ TEST(HellaSwag, NamesTheLine) {
   EXPECT_EQ(message("context\n4\na\nb\nc\nd\n"), "t.txt: line 1: the right ending is number 4, wanted 0 to 3");
   EXPECT_EQ(message("context\n1\na\n\nc\nd\n"), "t.txt: line 1: ending 1 is empty");
   EXPECT_EQ(message(kTwo + "context\n1\na\nb\n"), "t.txt: line 13: the context is empty");
-  EXPECT_EQ(message(kTwo.substr(0, kTwo.size() - 1) + "context\n1\na\nb\n"), "t.txt: line 13: the item of it has 2 endings, wanted 4");
+  EXPECT_EQ(message(kTwo.substr(0, kTwo.size() - 1) + "context\n1\na\nb\n"),
+            "t.txt: line 13: the item of it has 2 endings, wanted 4");
   EXPECT_EQ(message("context"), "t.txt: line 1: an item ends after its context");
   EXPECT_EQ(message(" \n"), "t.txt: no items");
   EXPECT_EQ(message(std::string(kMaxLineBytes + 1, 'x')), "t.txt: line 1: 1048577 bytes, limit 1048576");
@@ -49,8 +50,11 @@ TEST(HellaSwag, EveryTruncationIsAnItemLessOrAnError) {
 
 TEST(BoolQ, BothSpellingsAreTheSameItem) {
   const auto suite = ParseBoolQ(
-      "{\"query\": \"Passage: Snow is cold.\\nQuestion: is snow cold?\", \"choices\": [\"no\", \"yes\"], \"gold\": 1}\n", "b");
-  const auto own = ParseBoolQ("{\"passage\": \"Snow is cold.\", \"question\": \"is snow cold\", \"answer\": true}", "b");
+      "{\"query\": \"Passage: Snow is cold.\\nQuestion: is snow cold?\", \"choices\": [\"no\", \"yes\"], \"gold\": "
+      "1}\n",
+      "b");
+  const auto own =
+      ParseBoolQ("{\"passage\": \"Snow is cold.\", \"question\": \"is snow cold\", \"answer\": true}", "b");
   ASSERT_TRUE(suite.ok() && own.ok());
   EXPECT_EQ((*suite)[0].context, "Passage: Snow is cold.\nQuestion: is snow cold?\nAnswer:");
   for (const auto& items : {*suite, *own}) {
@@ -61,7 +65,8 @@ TEST(BoolQ, BothSpellingsAreTheSameItem) {
 }
 
 TEST(Piqa, BothSpellingsAreTheSameItem) {
-  const auto suite = ParsePiqa("\n{\"choices\": [\"fry it\", \"boil it\"], \"gold\": 1, \"query\": \"Question: eggs\\n\"}", "p");
+  const auto suite =
+      ParsePiqa("\n{\"choices\": [\"fry it\", \"boil it\"], \"gold\": 1, \"query\": \"Question: eggs\\n\"}", "p");
   const auto own = ParsePiqa("{\"goal\": \"eggs\", \"sol1\": \"fry it\", \"sol2\": \"boil it\", \"label\": 1}", "p");
   ASSERT_TRUE(suite.ok() && own.ok());
   EXPECT_EQ((*suite)[0].context, "Question: eggs\nAnswer:");
@@ -72,18 +77,19 @@ TEST(Piqa, BothSpellingsAreTheSameItem) {
 
 TEST(JsonLines, NamesTheLine) {
   const std::string good = "{\"query\": \"q\", \"choices\": [\"a\", \"b\"], \"gold\": 0}\n";
-  for (const auto& [line, part] : {std::pair<std::string, std::string>{"{", "p: line 2: not valid JSON"},
-                                   {"[]", "p: line 2: an array of 0, wanted an object"},
-                                   {"{}", "p: line 2: query: missing"},
-                                   {"{\"query\": \"q\", \"choices\": [\"a\", \"b\"]}", "p: line 2: gold: missing"},
-                                   {"{\"query\": \"q\", \"choices\": [\"a\", \"b\"], \"gold\": -1}", "p: line 2: gold: -1"},
-                                   {"{\"query\": \"q\", \"choices\": [\"a\", \"b\"], \"gold\": 2}", "number 2, wanted 0 to 1"},
-                                   {"{\"query\": \"q\", \"choices\": [\"a\"], \"gold\": 0}", "p: line 2: 1 endings"},
-                                   {"{\"query\": \"q\", \"choices\": [\"a\", \" \"], \"gold\": 0}", "ending 1 is empty"},
-                                   {"{\"query\": \"q\", \"choices\": [\"a\", 1], \"gold\": 0}", "choices: wanted texts"},
-                                   {"{\"query\": \"q\", \"choices\": 7, \"gold\": 0}", "choices: wanted a list"},
-                                   {"{\"query\": \"\xff\", \"choices\": [\"a\", \"b\"], \"gold\": 0}", "not valid JSON"},
-                                   {std::string(100000, '['), "p: line 2: "}}) {
+  for (const auto& [line, part] :
+       {std::pair<std::string, std::string>{"{", "p: line 2: not valid JSON"},
+        {"[]", "p: line 2: an array of 0, wanted an object"},
+        {"{}", "p: line 2: query: missing"},
+        {"{\"query\": \"q\", \"choices\": [\"a\", \"b\"]}", "p: line 2: gold: missing"},
+        {"{\"query\": \"q\", \"choices\": [\"a\", \"b\"], \"gold\": -1}", "p: line 2: gold: -1"},
+        {"{\"query\": \"q\", \"choices\": [\"a\", \"b\"], \"gold\": 2}", "number 2, wanted 0 to 1"},
+        {"{\"query\": \"q\", \"choices\": [\"a\"], \"gold\": 0}", "p: line 2: 1 endings"},
+        {"{\"query\": \"q\", \"choices\": [\"a\", \" \"], \"gold\": 0}", "ending 1 is empty"},
+        {"{\"query\": \"q\", \"choices\": [\"a\", 1], \"gold\": 0}", "choices: wanted texts"},
+        {"{\"query\": \"q\", \"choices\": 7, \"gold\": 0}", "choices: wanted a list"},
+        {"{\"query\": \"\xff\", \"choices\": [\"a\", \"b\"], \"gold\": 0}", "not valid JSON"},
+        {std::string(100000, '['), "p: line 2: "}}) {
     const auto items = ParsePiqa(good + line + "\n" + good, "p");
     ASSERT_FALSE(items.ok()) << line.substr(0, 100);
     EXPECT_NE(items.error().message.find(part), std::string::npos) << items.error().message;

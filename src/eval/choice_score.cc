@@ -13,7 +13,8 @@ constexpr size_t kMaxLogitBytes = size_t{1} << 30;  // of one ending: 1,700 toke
 
 size_t CommonPrefix(std::span<const int32_t> a, std::span<const int32_t> b) {
   const size_t n = std::min(a.size(), b.size());
-  return static_cast<size_t>(std::mismatch(a.begin(), a.begin() + static_cast<ptrdiff_t>(n), b.begin()).first - a.begin());
+  return static_cast<size_t>(std::mismatch(a.begin(), a.begin() + static_cast<ptrdiff_t>(n), b.begin()).first -
+                             a.begin());
 }
 
 uint32_t CodePoints(std::string_view text) {
@@ -88,7 +89,9 @@ Result<double> ChoiceScorer::ScoreOne(std::span<const int32_t> tokens, size_t n_
 
 size_t BestEnding(std::span<const double> log_probs, std::span<const uint32_t> divisors) {
   size_t best = 0;
-  const auto score = [&](size_t i) { return divisors.empty() ? log_probs[i] : log_probs[i] / std::max(divisors[i], 1u); };
+  const auto score = [&](size_t i) {
+    return divisors.empty() ? log_probs[i] : log_probs[i] / std::max(divisors[i], 1u);
+  };
   for (size_t i = 1; i < log_probs.size(); ++i) best = score(i) > score(best) ? i : best;
   return best;
 }

@@ -18,25 +18,26 @@ struct ChoiceTokens {
   std::vector<std::vector<int32_t>> sequences;  // [endings] context and ending
   std::vector<size_t> n_context;                // [endings] leading tokens that are not scored, >= 1
   std::vector<uint32_t> n_characters;           // [endings] code points, the joining space not counted
-  bool is_cut = false;  // the context's beginning was left out
+  bool is_cut = false;                          // the context's beginning was left out
 };
 
-// Context and endings, joined by a space, as one text each. Scored is what differs from the tokens of the context alone:
-// where a tokenizer joins the end of the context with the ending, that token belongs to the ending. More than
-// `max_tokens` lose the context's beginning, after the start token if there is one. kInvalidArgument when an ending alone
-// is too long, or the context is no token at all.
+// Context and endings, joined by a space, as one text each. Scored is what differs from the tokens of the context
+// alone: where a tokenizer joins the end of the context with the ending, that token belongs to the ending. More than
+// `max_tokens` lose the context's beginning, after the start token if there is one. kInvalidArgument when an ending
+// alone is too long, or the context is no token at all.
 Result<ChoiceTokens> TokenizeChoice(const Engine& engine, const std::string& prompt,
                                     std::span<const std::string> endings, size_t max_tokens);
 
 // Reads endings with one session. One thread at a time.
 class ChoiceScorer {
  public:
-  // With `shares_prefix`, keys and values of tokens that the last sequence began with too are used again; without, every
-  // sequence is one prompt of its own, as overflow that is dropped or given away depends on who is read together.
+  // With `shares_prefix`, keys and values of tokens that the last sequence began with too are used again; without,
+  // every sequence is one prompt of its own, as overflow that is dropped or given away depends on who is read together.
   ChoiceScorer(Session& session, size_t vocab_size, bool shares_prefix)
       : session_(session), vocab_size_(vocab_size), shares_prefix_(shares_prefix) {}
 
-  // Sums of log-probabilities of the scored tokens, an entry per ending. `keep_going` is asked after each; false: kCancelled.
+  // Sums of log-probabilities of the scored tokens, an entry per ending. `keep_going` is asked after each; false:
+  // kCancelled.
   Result<std::vector<double>> Score(const ChoiceTokens& tokens, const std::function<bool()>& keep_going);
 
  private:

@@ -20,8 +20,8 @@ using LogHeader = std::vector<std::pair<std::string, std::string>>;
 // One thread at a time; the file is locked against other runs as long as this lives.
 class ItemLog {
  public:
-  // Opens or makes the file. A last line without an end was torn off by a crash and is cut away. Fails, without changing
-  // the file, with kInvalidArgument when its header has another value (named) or another run has it open, with
+  // Opens or makes the file. A last line without an end was torn off by a crash and is cut away. Fails, without
+  // changing the file, with kInvalidArgument when its header has another value (named) or another run has it open, with
   // kCorruptFile when it is no such log or a line is broken (numbered), with kIo otherwise.
   static Result<ItemLog> Open(const std::string& path, const LogHeader& header);
   ItemLog(ItemLog&& other) noexcept;

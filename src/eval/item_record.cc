@@ -50,8 +50,7 @@ Status CheckSizes(const ItemRecord& record, std::string_view name) {
   const bool choice = n >= 2 && n <= kMaxEndings && record.n_tokens.size() == n && record.n_characters.size() == n &&
                       record.gold < n && (!has_exact || record.exact_log_probs.size() == n);
   const bool retrieval = !record.references.empty() && !record.answers.empty() &&
-                         record.n_found <= record.references.size() &&
-                         record.n_exact_found <= record.references.size();
+                         record.n_found <= record.references.size() && record.n_exact_found <= record.references.size();
   if ((record.is_choice() && choice) || (!record.is_choice() && n == 0 && retrieval)) return Ok{};
   return MakeError(Code::kCorruptFile, "{}: not a finished item: its lists do not fit together", name);
 }

@@ -15,21 +15,21 @@
 namespace npumoe {
 namespace {
 
-constexpr size_t kKeys = 4;            // asked for in needle-multiquery; values in needle-multivalue
-constexpr size_t kDistractors = 7;     // other keys beside the one asked for in needle-multikey
-constexpr size_t kChain = 5;           // variables with the same value
+constexpr size_t kKeys = 4;         // asked for in needle-multiquery; values in needle-multivalue
+constexpr size_t kDistractors = 7;  // other keys beside the one asked for in needle-multikey
+constexpr size_t kChain = 5;        // variables with the same value
 constexpr size_t kCommonWords = 4, kFrequentWords = 3;
 constexpr uint32_t kShortAnswer = 12;  // tokens: a number of four digits and what models say before it
 constexpr uint32_t kListAnswer = 48;   // likewise, up to five words or numbers
 
 // What is put together in the end: lines that matter among units of filler.
 struct Draft {
-  std::string before, after;          // around all lines
-  std::vector<std::string> needles;   // lines, in this order
+  std::string before, after;         // around all lines
+  std::vector<std::string> needles;  // lines, in this order
   std::vector<std::string> questions, references;
   uint32_t answer_tokens = kShortAnswer;
-  std::function<std::string(Random&)> filler;                               // one more line of it
-  std::function<std::string(Random&, size_t n_units)> body = nullptr;       // instead of lines: a text of so many units
+  std::function<std::string(Random&)> filler;                          // one more line of it
+  std::function<std::string(Random&, size_t n_units)> body = nullptr;  // instead of lines: a text of so many units
 };
 
 std::string Digits(Random& random, size_t n) {
@@ -100,7 +100,8 @@ std::string ShuffledWords(Random& random, const std::vector<std::pair<std::strin
   return fmt::format("{}\n", fmt::join(all, " "));
 }
 
-// Per unit each of a few words once, and as many others from all that are left: those repeat as seldom as the length allows.
+// Per unit each of a few words once, and as many others from all that are left: those repeat as seldom as the length
+// allows.
 Draft CommonWordsDraft(Random& random) {
   Draft draft;
   const auto drawn = Draw(random, Nouns(), Nouns().size());
@@ -110,7 +111,8 @@ Draft CommonWordsDraft(Random& random) {
     const size_t n_others = drawn.size() - kCommonWords, n_more = kCommonWords * n_units;
     for (size_t i = 0; i < drawn.size(); ++i) {
       const size_t other = i - kCommonWords;  // of interest beyond the common ones
-      words.emplace_back(drawn[i], i < kCommonWords ? n_units : n_more / n_others + (other < n_more % n_others ? 1 : 0));
+      words.emplace_back(drawn[i],
+                         i < kCommonWords ? n_units : n_more / n_others + (other < n_more % n_others ? 1 : 0));
     }
     return ShuffledWords(shuffle, words);
   };
@@ -131,14 +133,13 @@ Draft FrequentWordsDraft(Random& random) {
     const size_t n_more = kOthersPerUnit * n_units;
     for (size_t i = 0; i < drawn.size(); ++i) {
       const size_t other = i - kFrequentWords;
-      words.emplace_back(drawn[i], i < kFrequentWords ? (4 - i) * n_units
-                                                      : n_more / kOthers + (other < n_more % kOthers ? 1 : 0));
+      words.emplace_back(
+          drawn[i], i < kFrequentWords ? (4 - i) * n_units : n_more / kOthers + (other < n_more % kOthers ? 1 : 0));
     }
     return ShuffledWords(shuffle, words);
   };
   draft.before = "A text in a secret code:\n";
-  draft.questions = {
-      fmt::format("Which {} words are the most frequent in the text? The words are", kFrequentWords)};
+  draft.questions = {fmt::format("Which {} words are the most frequent in the text? The words are", kFrequentWords)};
   draft.answer_tokens = kListAnswer;
   return draft;
 }
@@ -149,9 +150,11 @@ struct Maker {
 };
 constexpr Maker kMakers[] = {
     {{"needle-single", "one number to be found in a story"}, [](Random& r) { return KeysDraft(r, 1, 1); }},
-    {{"needle-multikey", "one of eight numbers, by its key"}, [](Random& r) { return KeysDraft(r, 1 + kDistractors, 1); }},
+    {{"needle-multikey", "one of eight numbers, by its key"},
+     [](Random& r) { return KeysDraft(r, 1 + kDistractors, 1); }},
     {{"needle-multivalue", "all four numbers of one key"}, MultiValueDraft},
-    {{"needle-multiquery", "four keys asked for one after another"}, [](Random& r) { return KeysDraft(r, kKeys, kKeys); }},
+    {{"needle-multiquery", "four keys asked for one after another"},
+     [](Random& r) { return KeysDraft(r, kKeys, kKeys); }},
     {{"variable-tracking", "five variables that were set from each other"}, VariablesDraft},
     {{"common-words", "the four words that a list repeats most"}, CommonWordsDraft},
     {{"frequent-words", "the three most frequent of made-up words"}, FrequentWordsDraft},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Texts of a given length in which something must be found again, after the kinds of tasks in RULER (Hsieh et al., 2024);
-// wording, words and filler are our own.
+// Texts of a given length in which something must be found again, after the kinds of tasks in RULER (Hsieh et al.,
+// 2024); wording, words and filler are our own.
 #pragma once
 
 #include <cstddef>

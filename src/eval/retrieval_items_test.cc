@@ -108,8 +108,8 @@ TEST(RetrievalItems, VariablesAreSetBeforeTheyAreUsed) {
 }
 
 TEST(RetrievalItems, ReferencesAreTheMostFrequentWords) {
-  for (const auto& [task, length] : {std::pair{"common-words", 120}, {"common-words", 5000}, {"frequent-words", 200},
-                                     {"frequent-words", 5000}}) {
+  for (const auto& [task, length] :
+       {std::pair{"common-words", 120}, {"common-words", 5000}, {"frequent-words", 200}, {"frequent-words", 5000}}) {
     const RetrievalItem item = Make(task, 9, 0, static_cast<size_t>(length));
     auto counts = Words(item.text.substr(item.text.find('\n')));
     size_t fewest = item.text.size();

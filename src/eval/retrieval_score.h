@@ -11,9 +11,9 @@
 
 namespace npumoe {
 
-// Reads the item from an empty session and draws the likeliest token until a line ends (one that says something), an end
-// token, or the room is used up. An answer per question; questions after the first are read behind the answers so far.
-// `progress` as in Session::Append.
+// Reads the item from an empty session and draws the likeliest token until a line ends (one that says something), an
+// end token, or the room is used up. An answer per question; questions after the first are read behind the answers so
+// far. `progress` as in Session::Append.
 Result<std::vector<std::string>> AnswerItem(const Engine& engine, Session& session, const RetrievalItem& item,
                                             const ProgressFn& progress);
 

@@ -14,7 +14,8 @@ TEST(WilsonShare, IsTheTextbooks) {
     uint64_t right, n;
     double low, high;
   };
-  for (const Row& row : {Row{81, 263, 0.2553, 0.3662}, {15, 148, 0.0624, 0.1605}, {0, 20, 0.0, 0.1611}, {1, 29, 0.0061, 0.1718}}) {
+  for (const Row& row :
+       {Row{81, 263, 0.2553, 0.3662}, {15, 148, 0.0624, 0.1605}, {0, 20, 0.0, 0.1611}, {1, 29, 0.0061, 0.1718}}) {
     const Share share = WilsonShare(row.right, row.n);
     EXPECT_NEAR(share.low, row.low, 5e-5);
     EXPECT_NEAR(share.high, row.high, 5e-5);

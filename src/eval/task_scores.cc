@@ -36,13 +36,11 @@ std::vector<TaskScore> ChoiceScores(std::span<const ItemRecord> records) {
                                   {"accuracy per token", Per::kToken}}) {
     TaskScore score;
     score.name = name;
-    score.share = CountShare(records, [per](const ItemRecord& r) {
-      return BestEnding(r.log_probs, Divisors(r, per)) == r.gold;
-    });
+    score.share =
+        CountShare(records, [per](const ItemRecord& r) { return BestEnding(r.log_probs, Divisors(r, per)) == r.gold; });
     if (has_exact) {
-      score.exact = CountShare(records, [per](const ItemRecord& r) {
-        return BestEnding(r.exact_log_probs, Divisors(r, per)) == r.gold;
-      });
+      score.exact = CountShare(
+          records, [per](const ItemRecord& r) { return BestEnding(r.exact_log_probs, Divisors(r, per)) == r.gold; });
     }
     scores.push_back(std::move(score));
   }

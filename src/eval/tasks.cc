@@ -15,8 +15,8 @@
 namespace npumoe {
 namespace {
 
-constexpr uint64_t kRetrievalItems = 100;     // an interval of about +- 10 % at worst
-constexpr uint32_t kRetrievalLength = 4096;   // where the context allows
+constexpr uint64_t kRetrievalItems = 100;    // an interval of about +- 10 % at worst
+constexpr uint32_t kRetrievalLength = 4096;  // where the context allows
 constexpr uint32_t kMaxShots = 1000;
 
 struct FileTask {
@@ -132,8 +132,7 @@ Status TaskRun::ReadOptions() {
   if (std::ranges::find(made_here, options_.task, &RetrievalTask::name) == made_here.end()) {
     return MakeError(Code::kInvalidArgument, "eval: unknown task '{}'", options_.task);
   }
-  length_tokens_ =
-      options_.length_tokens > 0 ? options_.length_tokens : std::min(context_tokens_, kRetrievalLength);
+  length_tokens_ = options_.length_tokens > 0 ? options_.length_tokens : std::min(context_tokens_, kRetrievalLength);
   if (length_tokens_ > context_tokens_) {
     return MakeError(Code::kInvalidArgument, "eval: length of {} tokens, the context holds {}: raise -c",
                      length_tokens_, context_tokens_);
@@ -184,8 +183,8 @@ Result<ItemRecord> TaskRun::RunItem(uint64_t item) {
 
 Status TaskRun::RunChoice(ItemRecord& record) {
   const ChoiceItem& item = choices_[record.item];
-  auto tokens = TokenizeChoice(engine_, PromptOf(choices_, record.item, options_.n_shots), item.endings,
-                               context_tokens_);
+  auto tokens =
+      TokenizeChoice(engine_, PromptOf(choices_, record.item, options_.n_shots), item.endings, context_tokens_);
   if (!tokens.ok()) {
     return MakeError(tokens.error().code, "{}: item {}: {}", options_.data_name, record.item, tokens.error().message);
   }

@@ -93,7 +93,8 @@ TEST_F(TaskLog, ChoiceSumsAreThoseOfTheLogits) {
   EXPECT_EQ(report->n_items, 3u);
   const auto records = Records();
   ASSERT_EQ(records.size(), 3u);
-  const std::vector<std::string> endings{"do be the of.", "said nothing.", "was a very table.", "ran up his ship in an."};
+  const std::vector<std::string> endings{"do be the of.", "said nothing.", "was a very table.",
+                                         "ran up his ship in an."};
   for (size_t i = 0; i < endings.size(); ++i) {
     EXPECT_NEAR(records[0].log_probs[i], PlainScore(engine, "The captain looked at the sea and", endings[i]), 1e-5);
     EXPECT_EQ(records[0].n_characters[i], endings[i].size());
@@ -180,6 +181,25 @@ TEST(Tasks, ExactModeAnswersAsTheCpu) {
     EXPECT_GT(report->expert_rows, 0u);
     for (const TaskScore& score : report->scores) EXPECT_EQ(score.share.value, score.exact->value) << score.name;
   }
+}
+
+// Four digits: fp16 on the NPU is all that differs.
+TEST(Tasks, ExactModeHasTheCpusPerplexity) {
+  Engine engine = Open("exact"), exact = Open();
+  const std::string text = ReadFile(NM_SOURCE_DIR "/models/heldout/prose.txt").value();
+  const auto report = Evaluate(engine, &exact, text, {1536, 512}, {});
+  ASSERT_TRUE(report.ok()) << report.error().message;
+  EXPECT_GT(report->npu.Experts().rows_used, report->npu.Experts().rows_cpu);
+  EXPECT_NEAR(report->perplexity / report->agreement->other_perplexity, 1, 2.5e-4);
+  EXPECT_GE(*report->agreement->same_experts, 0.998);  // near ties may fall the other way
+  Engine pruned = Open("prune");
+  const auto lossy = Evaluate(pruned, &exact, text, {1536, 512}, {});
+  ASSERT_TRUE(lossy.ok());
+  EXPECT_GT(lossy->perplexity / lossy->agreement->other_perplexity, 1.02);
+  const StageReport e = lossy->npu.Experts();
+  const double dropped = static_cast<double>(e.rows_pruned) /
+                         static_cast<double>(e.rows_used + e.rows_cpu + e.rows_spilled + e.rows_pruned);
+  EXPECT_LE(*lossy->agreement->same_experts, 1 - dropped);
 }
 
 TEST(Tasks, SayWhatIsWrong) {
