@@ -123,7 +123,7 @@ def main():
                 missing.append(task)
                 continue
             for chunk, mode in settings:
-                table.task(f"{task}, {shots} shots", "accuracy per character", chunk, mode,
+                table.task(f"{task}, {shots} shot{'s' if shots != 1 else ''}", "accuracy per character", chunk, mode,
                            ["--task", task, "--data", path, "--shots", shots])
     if missing:
         print(f"\nleft out, no file in {args.data}: {', '.join(missing)}")
