@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "npumoe/simulate.h"
+
+#include <gtest/gtest.h>
+
+namespace npumoe {
+namespace {
+
+SimulateOptions Options(const std::string& model) {
+  SimulateOptions options;
+  options.model = model;
+  options.routing = "zipf:0.6,0.3";
+  options.n_seeds = 2;
+  options.expert_weights = options.attention_weights = "int8";
+  return options;
+}
+
+const SimulatedPlacement& Of(const SimulateReport& report, std::string_view name) {
+  for (const SimulatedPlacement& placement : report.placements) {
+    if (placement.placement == name) return placement;
+  }
+  ADD_FAILURE() << "no placement " << name;
+  return report.placements[0];
+}
+
+// What the planner promises beyond the paper's plan, on the same chip and routing; prune drops rows, ours none.
+TEST(Simulate, OursDropsNothingAndBeatsThePapersPlan) {
+  double gaps = 0;
+  for (const char* model : {"phi-tiny-moe", "phi-3.5-moe", "qwen3-30b-a3b"}) {
+    SimulateOptions options = Options(model);
+    options.placements = {"all", "ours"};
+    const auto report = Simulate(options, {});
+    ASSERT_TRUE(report.ok()) << report.error().message;
+    const SimulatedPlacement &paper = Of(*report, "all"), &ours = Of(*report, "ours");
+    EXPECT_EQ(ours.dropped.mean, 0) << model;
+    EXPECT_GE(paper.ttft_seconds.mean / ours.ttft_seconds.mean, 1.25) << model;
+    EXPECT_LE(ours.joules_per_token.mean / paper.joules_per_token.mean, 0.95) << model;
+
+    gaps += ours.gap.mean;
+
+    options.placements = {"ours"};
+    options.objective = "edp";
+    const auto frugal = Simulate(options, {});
+    ASSERT_TRUE(frugal.ok());
+    EXPECT_LE(frugal->placements[0].joules_per_token.mean / paper.joules_per_token.mean, 0.8) << model;
+
+    options.objective = "time";
+    options.run_drift_factor = 2;
+    const auto drifted = Simulate(options, {});
+    ASSERT_TRUE(drifted.ok());
+    const SimulatedPlacement& moved = drifted->placements[0];
+    EXPECT_EQ(moved.dropped.mean, 0) << model;
+    EXPECT_LE(moved.ttft_seconds.mean / ours.ttft_seconds.mean, 1.10) << model;
+  }
+  EXPECT_LE(gaps / 3, 0.05);  // over the lower bound, on average
+}
+
+TEST(Simulate, RepeatsItselfAndTellsSeedsApart) {
+  SimulateOptions options = Options("phi-tiny-moe");
+  options.placements = {"ours"};
+  const auto once = Simulate(options, {}), again = Simulate(options, {});
+  ASSERT_TRUE(once.ok() && again.ok());
+  EXPECT_EQ(once->placements[0].ttft_seconds.mean, again->placements[0].ttft_seconds.mean);
+  options.seed = 50;
+  EXPECT_NE(Simulate(options, {})->placements[0].ttft_seconds.mean, once->placements[0].ttft_seconds.mean);
+  EXPECT_GT(once->placements[0].ttft_seconds.deviation, 0);
+}
+
+TEST(Simulate, StagesAddUpToTheTime) {
+  const auto report = Simulate(Options("phi-tiny-moe"), {});
+  ASSERT_TRUE(report.ok());
+  EXPECT_EQ(report->placements.size(), 8u);
+  for (const SimulatedPlacement& placement : report->placements) {
+    double sum = 0;
+    for (const SimulatedStage& stage : placement.stages) sum += stage.seconds;
+    EXPECT_NEAR(sum, placement.ttft_seconds.mean, 1e-9) << placement.placement;
+    EXPECT_GE(placement.gap.mean, -1e-9) << placement.placement;
+    const bool drops = placement.mode == "prune";
+    EXPECT_TRUE(drops || placement.dropped.mean == 0) << placement.placement;
+  }
+}
+
+TEST(Simulate, RefusesWhatItCannotDoInOneLine) {
+  const auto message = [](auto change) {
+    SimulateOptions options = Options("phi-tiny-moe");
+    change(options);
+    const auto report = Simulate(options, {});
+    EXPECT_FALSE(report.ok());
+    if (report.ok()) return std::string();
+    EXPECT_EQ(report.error().message.find('\n'), std::string::npos);
+    return report.error().message;
+  };
+  EXPECT_EQ(message([](SimulateOptions& o) { o.n_seeds = 0; }), "seeds 0: wanted 1 to 10000");
+  EXPECT_EQ(message([](SimulateOptions& o) { o.prompt_tokens = 0; }), "prompt 0: wanted 1 to 1048576 tokens");
+  EXPECT_EQ(message([](SimulateOptions& o) { o.moe_batch_tokens = 300; }),
+            "MoE batch 300: wanted a multiple of the chunk of 256 tokens");
+  EXPECT_NE(message([](SimulateOptions& o) { o.model = "no-such"; }).find("neither a file nor a known shape"),
+            std::string::npos);
+  EXPECT_NE(message([](SimulateOptions& o) { o.model = "tiny-llama"; }).find("no experts"), std::string::npos);
+  EXPECT_NE(message([](SimulateOptions& o) { o.npu = "m9"; }).find("m9"), std::string::npos);
+  EXPECT_NE(message([](SimulateOptions& o) { o.placements = {"best"}; }).find("best"), std::string::npos);
+  EXPECT_NE(message([](SimulateOptions& o) { o.stats_json = "{", o.stats_path = "s.json"; }).find("s.json"),
+            std::string::npos);
+}
+
+TEST(Simulate, StopsWhenToldTo) {
+  const auto report = Simulate(Options("phi-tiny-moe"), [](size_t, size_t) { return false; });
+  ASSERT_FALSE(report.ok());
+  EXPECT_EQ(report.error().code, Code::kCancelled);
+}
+
+}  // namespace
+}  // namespace npumoe

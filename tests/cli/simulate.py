@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""npumoe simulate."""
+import csv
+import io
+import json
+
+from harness import Case
+
+MODEL = "phi-tiny-moe"
+
+
+class Simulate(Case):
+    def report(self, *args):
+        return json.loads(self.ok("simulate", "-m", MODEL, "--seeds", "1", *args, "--json").text())
+
+    def test_says_what_is_simulated_on_what(self):
+        text = self.ok("simulate", MODEL, "--seeds", "1", "--npu", "m4-max", "--placement", "ours,npumoe").text()
+        self.assertIn("simulated", text.splitlines()[0])
+        self.assertIn("m4-max", text.splitlines()[0])
+        self.assertTrue(text.endswith("seconds, simulated on m4-max\n"))
+        rows = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")]
+        self.assertEqual(rows, ["placement", "ours", "all", "placement", "ours", "all"])
+
+    def test_json_holds_every_placement(self):
+        said = self.report()
+        self.assertTrue(said["simulated"])
+        self.assertEqual([p["placement"] for p in said["placements"]],
+                         ["ours", "cpu", "naive", "anemll", "base", "tiers", "tiers+groups", "all"])
+        for placement in said["placements"]:
+            self.assertAlmostEqual(sum(placement["stages"].values()), placement["ttft_seconds"]["mean"])
+        self.assertNotIn("popularity", said)
+        detailed = self.report("--placement", "ours", "--details")
+        self.assertEqual(len(detailed["popularity"]), 32)
+        self.assertAlmostEqual(sum(detailed["popularity"][0]), 1)
+        self.assertTrue(detailed["placements"][0]["zones"])
+
+    def test_sweeps_write_every_combination(self):
+        path = self.dir / "sweep.csv"
+        self.ok("simulate", MODEL, "--seeds", "1", "--prompt", "512,1024", "--chunk", "256,512", "--npu", "m2-max,m2-ultra",
+                "--placement", "cpu,ours", "--sweep", path)
+        with open(path, encoding="utf-8") as file:
+            rows = list(csv.DictReader(io.StringIO(file.read())))
+        self.assertEqual(len(rows), 2 * 2 * 2 * 2)
+        self.assertEqual({(r["npu"], r["prompt_tokens"], r["chunk_tokens"]) for r in rows},
+                         {(n, p, c) for n in ("m2-max", "m2-ultra") for p in ("512", "1024") for c in ("256", "512")})
+        self.assertEqual({r["simulated"] for r in rows}, {"true"})
+        self.assertEqual({r["routing"] for r in rows}, {"zipf:0.6,0.3"})
+        path = self.dir / "sweep.json"
+        self.ok("simulate", MODEL, "--seeds", "1", "--placement", "ours", "--objective", "time,energy", "--sweep", path)
+        with open(path, encoding="utf-8") as file:
+            self.assertEqual([r["placements"][0]["objective"] for r in json.load(file)], ["time", "energy"])
+
+    def test_a_config_and_statistics_from_files(self):
+        config = self.dir / "config.json"
+        with open(config, "w", encoding="utf-8") as file:
+            json.dump({"model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "hidden_size": 512,
+                       "intermediate_size": 1024, "moe_intermediate_size": 256, "num_hidden_layers": 2,
+                       "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64, "num_experts": 16,
+                       "num_experts_per_tok": 4, "vocab_size": 1000, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+                       "max_position_embeddings": 8192, "norm_topk_prob": True, "tie_word_embeddings": False}, file)
+        said = json.loads(self.ok("simulate", config, "--seeds", "1", "--placement", "ours", "--json").text())
+        self.assertEqual((said["n_layers"], said["n_experts"], said["top_k"]), (2, 16, 4))
+        self.assertEqual(said["model"], str(config))
+
+    def test_refusals(self):
+        for args, message in [
+            ([], "model"),
+            (["no-such"], "model no-such: neither a file nor a known shape"),
+            ([MODEL, "--npu", "m9"], "m9"),
+            ([MODEL, "--placement", "best"], "best"),
+            ([MODEL, "--objective", "speed"], "speed"),
+            ([MODEL, "--routing", "zipf:"], "wanted zipf:S or zipf:S,DRIFT"),
+            ([MODEL, "--chunk", "300"], "MoE batch 4096: wanted a multiple of the chunk of 300 tokens"),
+            ([MODEL, "--prompt", "0"], "prompt"),
+            ([MODEL, "--sweep", "x.txt"], "wanted a name that ends in .csv or .json"),
+            ([MODEL, "--seeds", "0"], "seeds"),
+        ]:
+            with self.subTest(args=args):
+                self.fails(2, message, "simulate", *args)
+        self.fails(1, "/no/such/stats.json", "simulate", MODEL, "--routing", "/no/such/stats.json")
+        self.fails(1, "empty, wanted statistics", "simulate", MODEL, "--routing", self.write("empty.json", b""))
+        self.fails(1, "x.csv", "simulate", MODEL, "--seeds", "1", "--placement", "cpu", "--sweep", self.dir / "no" / "x.csv")
