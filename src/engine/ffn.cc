@@ -148,25 +148,33 @@ void Ffn::Redispatch(size_t n_tokens) {
   BuildDispatch(chosen_experts(n_tokens), chosen_weights(n_tokens), config_.top_k, config_.n_experts, dispatch_);
 }
 
+// body(expert, begin, end) for the slots of every range, on all threads; inline when a token or two have few.
+template <typename Body>
+void Ffn::ForSlots(std::span<const SlotRange> ranges, const Body& body) {
+  constexpr size_t kInlineSlots = 32;  // copying a row takes less than a microsecond, waking a thread several
+  const auto one = [&](size_t expert) {
+    if (ranges[expert].begin < ranges[expert].end) body(expert, ranges[expert].begin, ranges[expert].end);
+  };
+  if (dispatch_.slots.size() > kInlineSlots) return compute_.ForRows(ranges.size(), one);
+  for (size_t expert = 0; expert < ranges.size(); ++expert) one(expert);
+}
+
 void Ffn::RunSlots(const LayerWeights& weights, MatView x, std::span<const SlotRange> ranges) {
   NM_DCHECK(x.stride == config_.dim && ranges.size() == config_.n_experts);
   const size_t width = config_.expert_dim;
   const std::span<const float> rows(x.data, x.rows * x.stride);
   float* const gate = gate_.Row(0).data();
   float* const up = up_.Row(0).data();
-  compute_.pool.ParallelFor(ranges.size(), [&](size_t expert, size_t) {
-    const auto [begin, end] = ranges[expert];
+  ForSlots(ranges, [&](size_t, size_t begin, size_t end) {
     Pack(rows, config_.dim, std::span(dispatch_.slots).subspan(begin, end - begin),
          packed_.Flat(end).subspan(begin * config_.dim));
   });
   Multiply(weights, ranges, /*down=*/false);
   const MatView gates{gate, dispatch_.slots.size(), width, width};
   SeeGateUp(gates, {up, gates.rows, width, width});
-  compute_.pool.ParallelFor(ranges.size(), [&](size_t expert, size_t) {
+  ForSlots(ranges, [&](size_t expert, size_t begin, size_t end) {
     if (Fused(weights.expert_gate[expert], weights.expert_up[expert])) return;
-    for (size_t slot = ranges[expert].begin; slot < ranges[expert].end; ++slot) {
-      SiluMul({gate + slot * width, width}, {up + slot * width, width});
-    }
+    for (size_t slot = begin; slot < end; ++slot) SiluMul({gate + slot * width, width}, {up + slot * width, width});
   });
   if (observer_ != nullptr) observer_->See(&ActivationRange::hidden, gates);
   Multiply(weights, ranges, /*down=*/true);

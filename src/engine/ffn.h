@@ -68,6 +68,8 @@ class Ffn {
   bool Fused(const TensorView& w_gate, const TensorView& w_up) const;
   void SeeGateUp(MatView gate, MatView up);  // before the activation
   void RunShared(const LayerWeights& weights, MatView x, MatView y);
+  template <typename Body>
+  void ForSlots(std::span<const SlotRange> ranges, const Body& body);
   void Multiply(const LayerWeights& weights, std::span<const SlotRange> ranges, bool down);
 
   const ModelConfig& config_;
