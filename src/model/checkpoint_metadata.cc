@@ -41,7 +41,10 @@ void SetGgufMetadata(const RandomModelSpec& spec, const Family& family, const Ra
   const ModelConfig& config = spec.config;
   const auto key = [&](std::string_view suffix) { return fmt::format("{}.{}", config.family, suffix); };
   writer.SetString("general.architecture", config.family);
-  writer.SetString("general.name", fmt::format("{} random seed {}", config.name, spec.seed));
+  // Spaces for dashes: to llama.cpp a name with "phi-3" in it promises the special tokens of that model's tokenizer.
+  std::string name = config.name;
+  std::replace(name.begin(), name.end(), '-', ' ');
+  writer.SetString("general.name", fmt::format("{} random seed {}", name, spec.seed));
   writer.SetUint("general.quantization_version", 2);  // of the block layouts; 2 since 2023
   writer.SetUint(key("context_length"), config.context_length);
   writer.SetUint(key("embedding_length"), config.dim);
