@@ -8,7 +8,7 @@
 #include <iterator>
 
 #include "base/check.h"
-#include "format/printable.h"
+#include "format/markup.h"
 #include "moe/routing_stats.h"
 #include "npumoe/calibrate.h"
 
@@ -28,30 +28,6 @@ constexpr int kLeft = 56, kTop = 84, kRight = 190, kRowGap = 1;
 int ColourOf(double over_mean) {
   const double halves = std::round(2 * std::log2(over_mean));
   return static_cast<int>(std::clamp<double>(halves, -kStepsEachWay, kStepsEachWay)) + kStepsEachWay;
-}
-
-// Text of a file as character data: no control characters, no markup.
-std::string Escaped(std::string_view text) {
-  std::string out;
-  for (const char c : Printable(text, 120)) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      default:
-        out += c;
-    }
-  }
-  return out;
 }
 
 std::string Grouped(uint64_t count) {
@@ -90,7 +66,7 @@ class HeatMap {
     Put("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
         "role=\"img\">\n",
         width, height);
-    Put("<title>Routing of {}</title>\n", Escaped(stats_.model_name));
+    Put("<title>Routing of {}</title>\n", EscapedMarkup(stats_.model_name));
     Style();
     Put("<rect width=\"{}\" height=\"{}\" fill=\"#ffffff\"/>\n", width, height);
     Heading();
@@ -117,7 +93,7 @@ class HeatMap {
   }
 
   void Heading() {
-    const std::string name = Escaped(stats_.model_name);
+    const std::string name = EscapedMarkup(stats_.model_name);
     Put("<text class=\"h\" x=\"{}\" y=\"30\">Which experts {} chooses</text>\n", kLeft,
         name.empty() ? "the model" : name);
     Put("<text x=\"{}\" y=\"50\">{} tokens of {} text{}, {} of {} experts per token{}</text>\n", kLeft,
