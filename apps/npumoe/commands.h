@@ -17,6 +17,7 @@ int RunPlot(const std::vector<std::string>& args);
 int RunBench(const std::vector<std::string>& args);
 int RunPlan(const std::vector<std::string>& args);
 int RunSimulate(const std::vector<std::string>& args);
+int RunSimulationReport(const std::vector<std::string>& args);
 int RunCompile(const std::vector<std::string>& args);
 // For NpuOptions::compiler: a package in a process of its own. Not shown in the usage.
 int RunCompilePackage(const std::vector<std::string>& args);

@@ -34,6 +34,7 @@ constexpr Command kCommands[] = {
     {"plan", RunPlan, "decide what runs on an NPU and in which fixed shapes"},
     {"estimate", RunEstimate, "time and energy of one op on a simulated NPU"},
     {"simulate", RunSimulate, "what a prompt would take on a machine that is not here, plan by plan"},
+    {"report", RunSimulationReport, "simulated figures of models and plans as one web page, beside the paper's"},
     {"compile", RunCompile, "make the programs of a plan ahead of time"},
     {"cache", RunCache, "list or remove compiled programs"},
     {"doctor", RunDoctor, "show what this machine and this build have"},

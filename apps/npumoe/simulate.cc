@@ -12,9 +12,9 @@
 #include "apps/npumoe/commands.h"
 #include "apps/npumoe/console.h"
 #include "apps/npumoe/flags.h"
+#include "apps/npumoe/routing_flags.h"
 #include "apps/npumoe/simulate_json.h"
 #include "apps/npumoe/text.h"
-#include "npumoe/calibrate.h"
 #include "npumoe/files.h"
 #include "npumoe/npu.h"
 #include "npumoe/plan.h"
@@ -27,7 +27,8 @@ constexpr std::string_view kPaperPlan = "npumoe", kPaperPlacement = "all";
 
 struct SimulateFlags {
   std::vector<std::string> models, npus, placements, objectives;
-  std::string prompts = "4096", chunks = "256", routing = "zipf:0.6,0.3", sweep;
+  std::string prompts = "4096", chunks = "256", sweep;
+  RoutingFlags routing;
   SimulateOptions options;
   bool as_json = false, details = false;
 
@@ -41,14 +42,7 @@ struct SimulateFlags {
     app.add_option("--chunk,--npu-chunk", chunks, "prompt tokens of one attention dispatch, as 256,512 [256]");
     app.add_option("--moe-batch", options.moe_batch_tokens, "tokens whose experts run together in 'ours' [4096]")
         ->check(CLI::Range(1u, kMaxContextTokens));
-    app.add_option("--routing", routing,
-                   "zipf:S or zipf:S,DRIFT: the expert of rank r is r^-S as popular, DRIFT is the deviation of log "
-                   "popularity between prompts; or a file of 'npumoe calibrate' [zipf:0.6,0.3]");
-    app.add_option("--drift", options.stats_drift, "with a file: DRIFT between prompts [0]")
-        ->check(CLI::Range(0.0, 8.0));
-    app.add_option("--run-drift-factor", options.run_drift_factor,
-                   "prompts drift so many times as much as those the plan was made from [1]")
-        ->check(CLI::Range(0.0, 100.0));
+    routing.AddTo(app, options);
     app.add_option("--placement", placements,
                    fmt::format("some of {} ({} is the paper's name of {}) [all of them]", fmt::join(Placements(), ", "),
                                kPaperPlan, kPaperPlacement))
@@ -146,21 +140,6 @@ Result<std::vector<SimulateOptions>> Combinations(const SimulateFlags& flags) {
   return all;
 }
 
-Status ReadRouting(SimulateFlags& flags) {
-  if (flags.routing.starts_with("zipf:")) {
-    flags.options.routing = flags.routing;
-    return Ok{};
-  }
-  flags.options.stats_path = flags.routing;
-  auto text = ReadAll(flags.routing, kMaxStatsBytes);
-  if (!text) return text.error();
-  flags.options.stats_json = std::move(*text);
-  if (flags.options.stats_json.empty()) {
-    return Error{Code::kCorruptFile, fmt::format("{}: empty, wanted statistics", flags.routing)};
-  }
-  return Ok{};
-}
-
 std::string SweepText(const SimulateFlags& flags, const std::vector<SimulateReport>& reports) {
   if (flags.sweep.ends_with(".csv")) {
     std::string text = CsvHeader();
@@ -188,7 +167,7 @@ int RunSimulate(const std::vector<std::string>& args) {
   for (const std::string& name : flags.placements) {
     flags.options.placements.push_back(name == kPaperPlan ? std::string(kPaperPlacement) : name);
   }
-  if (const Status read = ReadRouting(flags); !read) return FailWith(read.error());
+  if (const Status read = flags.routing.Read(flags.options); !read) return FailWith(read.error());
   const auto combinations = Combinations(flags);
   if (!combinations) return UsageError("simulate: " + combinations.error().message);
 

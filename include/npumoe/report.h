@@ -15,11 +15,11 @@ namespace npumoe {
 
 // One figure that the paper or its readers published; nothing of it was measured or simulated by this project.
 struct PublishedFigure {
-  std::string_view key;         // "ablation_tiers_latency"
-  std::string_view what;        // "+ tiers: latency lower by"
-  double low = 0, high = 0;     // equal where one value was given
-  std::string_view unit;        // "x" or "%"
-  std::string_view setting;     // model, machine, prompt and chunk as far as they are known
+  std::string_view key;      // "ablation_tiers_latency"
+  std::string_view what;     // "+ tiers: latency lower by"
+  double low = 0, high = 0;  // equal where one value was given
+  std::string_view unit;     // "x" or "%"
+  std::string_view setting;  // model, machine, prompt and chunk as far as they are known
   std::string_view source;
   std::string_view confidence;  // high: read in the abstract; medium: summaries agree; low: they do not
 };
@@ -29,9 +29,9 @@ std::span<const PublishedFigure> PublishedFigures();
 
 struct ReportOptions {
   std::vector<std::string> models;  // as SimulateOptions::model
-  // What all simulations share; `model`, `placements` and `objective` are not looked at. The bars, maps and time lines are
-  // of its chunk_tokens and expert_weights; the page also has chunks of 256, 512 and 1024 tokens and the other of fp16
-  // and int8.
+  // What all simulations share; `model`, `placements` and `objective` are not looked at. The bars, maps and time lines
+  // are of its chunk_tokens and expert_weights; the page also has chunks of 256, 512 and 1024 tokens and the other of
+  // fp16 and int8.
   SimulateOptions simulate;
   uint32_t n_threads = 2;
 };

@@ -11,9 +11,9 @@ namespace npumoe {
 struct Bar {
   std::string label;
   double value = 0, deviation = 0;
-  std::string text;    // behind the bar: the number
-  std::string note;    // after it, in a paler colour: what is no number of the simulation, and says so
-  std::string colour;  // a class, see ColourOf
+  std::string text;         // behind the bar: the number
+  std::string note;         // after it, in a paler colour: what is no number of the simulation, and says so
+  std::string colour;       // a class, see ColourOf
   bool gap_before = false;  // begins a new part
 };
 

@@ -2,6 +2,8 @@
 // The figures that are bars.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "report/bar_chart.h"
 #include "report/comparison.h"
 #include "report/figures.h"
@@ -52,13 +54,12 @@ Table NumbersOf(const ReportOptions& o, const Simulations& simulations, const st
       const SimulatedPlacement* p = Find(ReportOf(o, simulations, model), name);
       if (!p) continue;
       const auto percent = [](double share) { return fmt::format("{:.1f} %", 100 * share); };
-      table.rows.push_back({model, name, fmt::format("{:.3f}", p->ttft_seconds.mean),
-                            fmt::format("{:.3f}", p->ttft_seconds.deviation),
-                            fmt::format("{:.2f}", 1e3 * p->joules_per_token.mean),
-                            fmt::format("{:.2f}", 1e3 * p->joules_per_token.deviation),
-                            fmt::format("{:.3f}", p->cpu_seconds.mean), fmt::format("{:.3f}", p->npu_seconds.mean),
-                            p->on_npu.mean > 0 ? percent(p->padding.mean) : "-", percent(p->dropped.mean),
-                            percent(p->gap.mean + 0.0)});
+      table.rows.push_back(
+          {model, name, fmt::format("{:.3f}", p->ttft_seconds.mean), fmt::format("{:.3f}", p->ttft_seconds.deviation),
+           fmt::format("{:.2f}", 1e3 * p->joules_per_token.mean),
+           fmt::format("{:.2f}", 1e3 * p->joules_per_token.deviation), fmt::format("{:.3f}", p->cpu_seconds.mean),
+           fmt::format("{:.3f}", p->npu_seconds.mean), p->on_npu.mean > 0 ? percent(p->padding.mean) : "-",
+           percent(p->dropped.mean), percent(std::max(p->gap.mean, 0.0))});
     }
   }
   return table;
@@ -81,13 +82,15 @@ void AddPlacementBars(const ReportOptions& o, const Simulations& simulations, Pa
     }
   }
   page.Heading("Time, energy and CPU");
-  page.Figure({DrawBars(panels, "Time, energy and CPU time of five placements")},
-              fmt::format("All bars are {}. all is the paper's whole plan (npumoe there); in brackets how many times as much as "
-                          "all. The paper counts CPU cycles, this page seconds in which the CPU is busy. The paper's "
-                          "measured ratios of its baselines to its plan, not drawn here: {}; {}; {}.",
-                          SettingText(o, simulations), PublishedText("latency_gain"), PublishedText("energy_gain"),
-                          PublishedText("cpu_gain")),
-              NumbersOf(o, simulations, placements));
+  page.Figure(
+      {DrawBars(panels, "Time, energy and CPU time of five placements")},
+      fmt::format(
+          "All bars are {}. 'all' is the paper's whole plan (npumoe there); in brackets how many times as much as "
+          "'all'. The paper counts CPU cycles, this page seconds in which the CPU is busy. The paper's "
+          "measured ratios of its baselines to its plan, not drawn here: {}; {}; {}.",
+          SettingText(o, simulations), PublishedText("latency_gain"), PublishedText("energy_gain"),
+          PublishedText("cpu_gain")),
+      NumbersOf(o, simulations, placements));
 }
 
 void AddAblation(const ReportOptions& o, const Simulations& simulations, Page& page) {
@@ -109,14 +112,16 @@ void AddAblation(const ReportOptions& o, const Simulations& simulations, Page& p
     }
   }
   page.Heading("The paper's steps");
-  page.Figure({DrawBars(panels, "Time and energy of the paper's steps and of ours")},
-              fmt::format("All bars are {}. In brackets how many times less than base (one graph an expert, every capacity a "
-                          "whole chunk). The pale words say what the paper published for that step ({}, confidence {}; its model "
-                          "and prompt are not known): they are no part of the bars. The paper's steps drop assignments, ours "
-                          "does not.",
-                          SettingText(o, simulations), Published("ablation_tiers_latency").source,
-                          Published("ablation_tiers_latency").confidence),
-              NumbersOf(o, simulations, placements));
+  page.Figure(
+      {DrawBars(panels, "Time and energy of the paper's steps and of ours")},
+      fmt::format(
+          "All bars are {}. In brackets how many times less than 'base' (one graph an expert, every capacity a "
+          "whole chunk). The pale words say what the paper published for that step ({}, confidence {}; its model "
+          "and prompt are not known): they are no part of the bars. The paper's steps drop assignments, 'ours' "
+          "does not.",
+          SettingText(o, simulations), Published("ablation_tiers_latency").source,
+          Published("ablation_tiers_latency").confidence),
+      NumbersOf(o, simulations, placements));
 }
 
 void AddShares(const ReportOptions& o, const Simulations& simulations, Page& page) {
@@ -133,9 +138,13 @@ void AddShares(const ReportOptions& o, const Simulations& simulations, Page& pag
         if (!p) continue;
         const bool any = p->on_npu.mean > 0;
         const auto bar = [&](const SimulatedValue& value, bool known) {
-          return Bar{fmt::format("{} {}", chunk, name), 100 * value.mean, 100 * value.deviation,
-                     known ? fmt::format("{:.1f}", 100 * value.mean) : "nothing on the NPU", "",
-                     std::string(ColourOf(name)), first};
+          return Bar{fmt::format("{} {}", chunk, name),
+                     100 * value.mean,
+                     100 * value.deviation,
+                     known ? fmt::format("{:.1f}", 100 * value.mean) : "nothing on the NPU",
+                     "",
+                     std::string(ColourOf(name)),
+                     first};
         };
         pads.bars.push_back(bar(p->padding, any));
         drops.bars.push_back(bar(p->dropped, true));
@@ -148,12 +157,13 @@ void AddShares(const ReportOptions& o, const Simulations& simulations, Page& pag
     panels.push_back({std::move(pads), std::move(drops)});
   }
   page.Heading("Padding and dropped assignments");
-  page.Figure({DrawBars(panels, "Padding and dropped assignments by chunk length")},
-              fmt::format("All bars are {}, except that the chunk is the number before each placement. The shaded bands are no "
-                          "simulation: they are what the paper published: {}; {}. ours drops nothing: what is above a "
-                          "capacity the CPU computes.",
-                          SettingText(o, simulations), PublishedText("padding"), PublishedText("dropped")),
-              numbers);
+  page.Figure(
+      {DrawBars(panels, "Padding and dropped assignments by chunk length")},
+      fmt::format("All bars are {}, except that the chunk is the number before each placement. The shaded bands are no "
+                  "simulation: they are what the paper published: {}; {}. 'ours' drops nothing: what is above a "
+                  "capacity the CPU computes.",
+                  SettingText(o, simulations), PublishedText("padding"), PublishedText("dropped")),
+      numbers);
 }
 
 }  // namespace npumoe

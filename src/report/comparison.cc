@@ -87,7 +87,8 @@ class Comparison {
     for (const std::string& model : o_.models) {
       const SimulatedPlacement* tiers = Find(Of(model), "tiers");
       const SimulatedPlacement* groups = Find(Of(model), "tiers+groups");
-      if (tiers && groups && ExpertSeconds(*tiers) > 0) range.Add(100 * (1 - ExpertSeconds(*groups) / ExpertSeconds(*tiers)));
+      if (tiers && groups && ExpertSeconds(*tiers) > 0)
+        range.Add(100 * (1 - ExpertSeconds(*groups) / ExpertSeconds(*tiers)));
     }
     return range.any ? RangeText(range.low, range.high, "%", false) + " of the experts' time" : "nothing to compare";
   }
@@ -104,7 +105,8 @@ class Comparison {
         }
       }
       if (!range.any) continue;
-      text += fmt::format("{}{} in {}", text.empty() ? "" : "; ", RangeText(range.low, range.high, "%", false), placement);
+      text +=
+          fmt::format("{}{} in {}", text.empty() ? "" : "; ", RangeText(range.low, range.high, "%", false), placement);
     }
     return text.empty() ? "no experts on the NPU" : text;
   }
@@ -134,7 +136,8 @@ double StageSeconds(const SimulatedPlacement& placement, std::string_view stage)
 Table CompareWithPublished(const ReportOptions& o, const Simulations& simulations) {
   Table table;
   const std::string npu = simulations.all().empty() ? "" : simulations.all()[0].report.npu;
-  table.head = {"quantity", "published", "setting", "source", "confidence", "simulated on " + npu + ", setting of this page"};
+  table.head = {"quantity", "published",  "setting",
+                "source",   "confidence", "simulated on " + npu + ", setting of this page"};
   const Comparison comparison(o, simulations);
   for (const PublishedFigure& f : PublishedFigures()) {
     table.rows.push_back({std::string(f.what), ValueText(f), std::string(f.setting), std::string(f.source),

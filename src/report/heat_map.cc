@@ -10,9 +10,9 @@
 namespace npumoe {
 namespace {
 
-constexpr double kLeft = 44, kTop = 30, kBottom = 76, kGridWidth = 480;  // pixels
-constexpr double kBox = 22;                                               // of the legend
-constexpr int kStepsEachWay = 6;                                          // half octaves below and above the mean
+constexpr double kLeft = 34, kTop = 40, kBottom = 76, kGridWidth = 320;  // pixels
+constexpr double kBox = 22;                                              // of the legend
+constexpr int kStepsEachWay = 6;                                         // half octaves below and above the mean
 constexpr int kUnused = -1;
 
 struct LegendMark {
@@ -21,7 +21,8 @@ struct LegendMark {
 
 // Cells of one colour become one path: a map of 48 x 128 stays below 100 KB.
 std::string DrawCells(const std::vector<std::vector<int>>& colours, std::string_view letter,
-                      const std::vector<LegendMark>& legend, std::string_view title, std::string_view legend_title) {
+                      const std::vector<LegendMark>& legend, std::string_view title, std::string_view legend_title,
+                      double legend_gap) {
   size_t n_experts = 1;
   int n_colours = 0;
   for (const auto& row : colours) {
@@ -29,9 +30,9 @@ std::string DrawCells(const std::vector<std::vector<int>>& colours, std::string_
     for (const int colour : row) n_colours = std::max(n_colours, colour + 1);
   }
   const double cell = kGridWidth / static_cast<double>(n_experts);
-  const double row_height = std::clamp(340.0 / std::max<double>(1, static_cast<double>(colours.size())), 3.0, 14.0);
+  const double row_height = std::clamp(336.0 / std::max<double>(1, static_cast<double>(colours.size())), 3.0, 14.0);
   const double bottom = kTop + row_height * static_cast<double>(colours.size());
-  Svg svg(static_cast<int>(kLeft + kGridWidth + 12), static_cast<int>(bottom + kBottom), title);
+  Svg svg(static_cast<int>(kLeft + kGridWidth + 8), static_cast<int>(bottom + kBottom), title);
   std::vector<std::string> paths(static_cast<size_t>(n_colours));
   for (size_t layer = 0; layer < colours.size(); ++layer) {
     const auto& row = colours[layer];
@@ -40,9 +41,9 @@ std::string DrawCells(const std::vector<std::vector<int>>& colours, std::string_
       while (end < row.size() && row[end] == row[expert]) ++end;
       if (row[expert] != kUnused) {
         const double width = cell * static_cast<double>(end - expert);
-        fmt::format_to(std::back_inserter(paths[static_cast<size_t>(row[expert])]), "M{:.2f} {:.2f}h{:.2f}v{:.2f}h-{:.2f}z",
-                       kLeft + cell * static_cast<double>(expert), kTop + row_height * static_cast<double>(layer), width,
-                       row_height, width);
+        fmt::format_to(std::back_inserter(paths[static_cast<size_t>(row[expert])]),
+                       "M{:.2f} {:.2f}h{:.2f}v{:.2f}h-{:.2f}z", kLeft + cell * static_cast<double>(expert),
+                       kTop + row_height * static_cast<double>(layer), width, row_height, width);
       }
       expert = end;
     }
@@ -60,14 +61,14 @@ std::string DrawCells(const std::vector<std::vector<int>>& colours, std::string_
   for (size_t expert = 0; expert < n_experts; expert += expert_step) {
     svg.Text(kLeft + cell * (static_cast<double>(expert) + 0.5), bottom + 14, fmt::format("{}", expert), "s m");
   }
-  svg.Text(0, kTop - 4, "layer", "s");
+  svg.Text(kLeft - 6, kTop - 6, "layer", "s e");
   svg.Text(kLeft + kGridWidth, bottom + 28, "expert", "s e");
   svg.Text(kLeft, bottom + 38, legend_title, "s");
   double x = kLeft;
   for (const LegendMark& mark : legend) {
     svg.Rect(x, bottom + 44, kBox, 11, mark.colour);
     if (!mark.text.empty()) svg.Text(x + kBox / 2, bottom + 67, mark.text, "s m");
-    x += mark.text.size() > 3 && letter == "t" ? kBox + 12 : kBox + (letter == "t" ? 6 : 0);
+    x += kBox + legend_gap;
   }
   return std::move(svg).Take();
 }
@@ -89,7 +90,7 @@ std::string DrawPopularity(const std::vector<std::vector<double>>& shares, std::
   std::vector<LegendMark> legend;
   constexpr const char* kTexts[] = {"1/8", "", "1/4", "", "1/2", "", "1", "", "2", "", "4", "", "8"};
   for (int i = 0; i <= 2 * kStepsEachWay; ++i) legend.push_back({fmt::format("c{}", i), kTexts[i]});
-  return DrawCells(colours, "c", legend, title, "tokens of an expert over the mean of its layer");
+  return DrawCells(colours, "c", legend, title, "tokens of an expert over the mean of its layer", 0);
 }
 
 std::string DrawTiers(const std::vector<std::vector<uint32_t>>& capacities, std::string_view title) {
@@ -105,9 +106,9 @@ std::string DrawTiers(const std::vector<std::vector<uint32_t>>& capacities, std:
   }
   std::vector<LegendMark> legend{{"t0", "CPU"}};
   for (int i = 1; i <= kLast; ++i) {
-    legend.push_back({fmt::format("t{}", i), fmt::format("{}{}", i == kLast ? ">" : "≤", i == kLast ? 1u << (kFirst + i - 2) : 1u << (kFirst + i - 1))});
+    legend.push_back({fmt::format("t{}", i), i == kLast ? "more" : fmt::format("{}", 1u << (kFirst + i - 1))});
   }
-  return DrawCells(colours, "t", legend, title, "largest capacity of an expert in rows");
+  return DrawCells(colours, "t", legend, title, "largest capacity of an expert, up to so many rows", 12);
 }
 
 }  // namespace npumoe

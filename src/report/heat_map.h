@@ -9,8 +9,8 @@
 
 namespace npumoe {
 
-// Draws [layers][n_experts] shares of a layer's tokens, coloured by how far they are from an even spread. Layers without
-// experts are left out of the drawing.
+// Draws [layers][n_experts] shares of a layer's tokens, coloured by how far they are from an even spread. Layers
+// without experts are left out of the drawing.
 std::string DrawPopularity(const std::vector<std::vector<double>>& shares, std::string_view title);
 
 // Draws [layers][n_experts] largest capacities in rows, 0 = on the CPU.

@@ -11,7 +11,8 @@ namespace {
 
 constexpr size_t kMaxText = 4000;  // bytes of a paragraph
 
-constexpr std::string_view kStyle = R"(:root{color-scheme:light dark;--page:#fff;--ink:#1b1b1b;--soft:#6a6a6a;--line:#e2e2e2;--band:#d9ecd0}
+constexpr std::string_view kStyle =
+    R"(:root{color-scheme:light dark;--page:#fff;--ink:#1b1b1b;--soft:#6a6a6a;--line:#e2e2e2;--band:#d9ecd0}
 @media(prefers-color-scheme:dark){:root{--page:#16181b;--ink:#e8e8e8;--soft:#a0a4a8;--line:#33373c;--band:#2c4426}}
 body{margin:2rem auto;max-width:1160px;padding:0 1rem;background:var(--page);color:var(--ink);font:15px/1.5 system-ui,-apple-system,'Segoe UI','DejaVu Sans',sans-serif}
 h1{font-size:1.6rem;line-height:1.25}
@@ -54,7 +55,8 @@ void Page::Paragraph(std::string_view text) { out_ += "<p>" + EscapedMarkup(text
 void Page::Figure(const std::vector<std::string>& drawings, std::string_view caption, const Table& numbers) {
   out_ += "<figure>\n<div class=\"side\">\n";
   for (const std::string& drawing : drawings) out_ += drawing;
-  out_ += fmt::format("</div>\n<figcaption>Figure {}. {}</figcaption>\n", ++n_figures_, EscapedMarkup(caption, kMaxText));
+  out_ +=
+      fmt::format("</div>\n<figcaption>Figure {}. {}</figcaption>\n", ++n_figures_, EscapedMarkup(caption, kMaxText));
   if (!numbers.rows.empty()) out_ += "<details><summary>Numbers</summary>\n" + ToHtml(numbers) + "</details>\n";
   out_ += "</figure>\n";
 }

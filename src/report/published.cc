@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The only place with figures of the paper: "Efficient Mixture-of-Experts LLM Inference with Apple Silicon NPUs", Benazir and Lin, arXiv 2604.18788v1.
+// The only place with figures of the paper: "Efficient Mixture-of-Experts LLM Inference with Apple Silicon NPUs",
+// Benazir and Lin, arXiv 2604.18788v1.
 #include <array>
 
 #include "npumoe/report.h"
@@ -13,7 +14,8 @@ constexpr std::string_view kOneSummary = "one summary of arXiv 2604.18788v1";
 constexpr std::string_view kHigh = "high", kMedium = "medium", kLow = "low";
 constexpr std::string_view kEverywhere = "range over 3 models, 4 workloads and the baselines, Apple M-series";
 constexpr std::string_view kPeak = "Phi MoE on M2 Ultra, prompt 1024, chunk 256, against naive";
-constexpr std::string_view kUnclear = "prompt 1024; against cpu at chunk 256 or against naive at chunk 512: sources differ";
+constexpr std::string_view kUnclear =
+    "prompt 1024; against cpu at chunk 256 or against naive at chunk 512: sources differ";
 constexpr std::string_view kAblation = "against base (one graph an expert); model and prompt not known";
 
 constexpr std::array kFigures{
@@ -26,12 +28,14 @@ constexpr std::array kFigures{
                     "against naive", kOneSummary, kMedium},
     PublishedFigure{"expert_gain", "expert FFNs of a MoE block faster by", 6.35, 6.35, "x",
                     "3369.86 ms to 530.91 ms against naive; model not known", kSummaries, kMedium},
-    PublishedFigure{"grouping_cut", "MoE block's time less by grouping alone", 54, 54, "%", "model not known", kSummaries,
+    PublishedFigure{"grouping_cut", "MoE block's time less by grouping alone", 54, 54, "%", "model not known",
+                    kSummaries, kMedium},
+    PublishedFigure{"ablation_tiers_latency", "+ tiers: latency lower by", 1.48, 1.48, "x", kAblation, kSummaries,
                     kMedium},
-    PublishedFigure{"ablation_tiers_latency", "+ tiers: latency lower by", 1.48, 1.48, "x", kAblation, kSummaries, kMedium},
     PublishedFigure{"ablation_groups_latency", "+ groups: latency lower by", 2.11, 2.11, "x", kAblation, kSummaries,
                     kMedium},
-    PublishedFigure{"ablation_groups_energy", "+ groups: energy lower by", 3.74, 3.74, "x", kAblation, kSummaries, kMedium},
+    PublishedFigure{"ablation_groups_energy", "+ groups: energy lower by", 3.74, 3.74, "x", kAblation, kSummaries,
+                    kMedium},
     PublishedFigure{"ablation_all_latency", "+ residency: latency lower by", 2.89, 2.89, "x", kAblation, kSummaries,
                     kMedium},
     PublishedFigure{"padding", "padding", 31.7, 37.5, "%", "mean 35.35 %", kSummaries, kMedium},

@@ -32,16 +32,20 @@ Result<std::string> MakeReport(const ReportOptions& o, const ProgressFn& progres
   NM_TRY_VAR(const Simulations simulations, Simulations::Run(o, progress));
   const SimulateReport& any = simulations.all().front().report;
   Page page(fmt::format("Plans for MoE models on {}, simulated", any.npu_title));
+  page.Paragraph(fmt::format(
+      "Nothing on this page was measured: every bar, cell, zone and point is {}. Nobody of this project has run any "
+      "of it on such a machine. What the paper published stands apart, in words, shaded bands and the "
+      "table below, with its source; figures that were read in the paper's abstract are of high confidence, those "
+      "known from summaries of it only of medium or low.",
+      SettingText(o, simulations)));
   page.Paragraph(
-      fmt::format("Nothing on this page was measured: every bar, cell, zone and point is {}. Nobody of this project has run any "
-                  "of it on such a machine. What the paper published stands apart, in words, shaded bands and the "
-                  "table below, with its source; figures that were read in the paper's abstract are of high confidence, those "
-                  "known from summaries of it only of medium or low.",
-                  SettingText(o, simulations)));
-  page.Paragraph(
-      "Placements: cpu computes everything on the CPU; naive the experts on the NPU with a graph each; anemll attention on the "
-      "NPU; base both on the NPU with a graph an expert; tiers three capacities; tiers+groups experts of a tier in "
-      "one graph; all is the paper's plan with cold experts on the CPU; ours runs a layer's experts once for a whole MoE batch, "
+      "Placements: 'cpu' computes everything on the CPU; 'naive' the experts on the NPU with a graph each; 'anemll' "
+      "attention on the "
+      "NPU; 'base' both on the NPU with a graph an expert; 'tiers' three capacities; 'tiers+groups' experts of a tier "
+      "in "
+      "one graph; 'all' is the paper's plan with cold experts on the CPU; 'ours' runs a layer's experts once for a "
+      "whole "
+      "MoE batch, "
       "chooses capacities after the router has spoken, and drops nothing.");
   AddPlacementBars(o, simulations, page);
   AddAblation(o, simulations, page);

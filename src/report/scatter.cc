@@ -10,7 +10,7 @@
 namespace npumoe {
 namespace {
 
-constexpr double kWidth = 545, kHeight = 400, kLeft = 54, kRight = 14, kTop = 28, kBottom = 48;  // pixels
+constexpr double kWidth = 545, kHeight = 400, kLeft = 54, kRight = 14, kTop = 44, kBottom = 48;  // pixels
 
 // A logarithmic axis from pixel `from` to pixel `to`.
 struct Axis {
@@ -97,15 +97,21 @@ std::string DrawScatter(const std::vector<ScatterPoint>& points, std::string_vie
   DrawFront(svg, drawn, false, x, y);
   DrawFront(svg, drawn, true, x, y);
   for (const ScatterPoint& p : drawn) {
-    svg.Circle(x.At(p.seconds), y.At(p.joules), p.hollow ? 4 : 5, p.colour + (p.hollow ? " hollow" : " solid"), p.hover);
+    svg.Circle(x.At(p.seconds), y.At(p.joules), p.hollow ? 4 : 5, p.colour + (p.hollow ? " hollow" : " solid"),
+               p.hover);
   }
   const std::vector<size_t> front = ParetoFront(drawn, true);
-  double last_x = -100, last_y = -100;
+  std::string label;  // of points too near to each other for a label each
   for (size_t i = 0; i < front.size(); ++i) {
-    double at_x = x.At(drawn[front[i]].seconds) - 9, at_y = y.At(drawn[front[i]].joules) + 16;
-    if (std::abs(at_x - last_x) < 14 && std::abs(at_y - last_y) < 11) at_x = last_x - 14, at_y = last_y;
-    svg.Text(at_x, at_y, fmt::format("{}", i + 1), "m h");
-    last_x = at_x, last_y = at_y;
+    const double at_x = x.At(drawn[front[i]].seconds), at_y = y.At(drawn[front[i]].joules);
+    label += fmt::format("{}{}", label.empty() ? "" : ", ", i + 1);
+    const bool last = i + 1 == front.size();
+    if (!last && std::abs(x.At(drawn[front[i + 1]].seconds) - at_x) < 16 &&
+        std::abs(y.At(drawn[front[i + 1]].joules) - at_y) < 14) {
+      continue;
+    }
+    svg.Text(at_x - 9, at_y + 16, label, "h e");
+    label.clear();
   }
   return std::move(svg).Take();
 }

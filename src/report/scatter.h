@@ -21,7 +21,8 @@ struct ScatterPoint {
 // points that drop assignments do not exist.
 std::vector<size_t> ParetoFront(const std::vector<ScatterPoint>& points, bool exact_only);
 
-// Both axes are logarithmic. The front of exact plans is solid with its points numbered from 1, that of all plans dashed.
+// Both axes are logarithmic. The front of exact plans is solid with its points numbered from 1, that of all plans
+// dashed.
 std::string DrawScatter(const std::vector<ScatterPoint>& points, std::string_view title);
 
 }  // namespace npumoe

@@ -33,23 +33,26 @@ std::vector<Simulation> Wanted(const ReportOptions& o, const std::vector<uint32_
   for (const std::string& model : o.models) {
     for (const std::string& weights : {o.simulate.expert_weights, other}) {
       for (const uint32_t chunk : chunks) {
-        for (const char* objective : {"time", "energy", "edp"}) wanted.push_back({model, chunk, weights, objective, {}});
+        wanted.push_back({model, chunk, weights, "time", {}});
+        if (weights == other) continue;
+        for (const char* objective : {"energy", "edp"}) wanted.push_back({model, chunk, weights, objective, {}});
       }
     }
+    return wanted;
   }
-  return wanted;
-}
 
-SimulateOptions OptionsOf(const Simulation& wanted, const SimulateOptions& shared) {
-  SimulateOptions options = shared;
-  options.model = wanted.model;
-  options.chunk_tokens = wanted.chunk_tokens;
-  options.expert_weights = wanted.expert_weights;
-  options.objective = wanted.objective;
-  options.placements.clear();
-  if (wanted.objective != "time") options.placements = {"ours"};  // the others have no objective
-  return options;
-}
+  SimulateOptions OptionsOf(const Simulation& wanted, const SimulateOptions& shared) {
+    SimulateOptions options = shared;
+    options.model = wanted.model;
+    options.chunk_tokens = wanted.chunk_tokens;
+    options.expert_weights = wanted.expert_weights;
+    options.objective = wanted.objective;
+    options.placements.clear();
+    // Without what the format changes nothing of, and without what takes longest to plan.
+    if (wanted.expert_weights != shared.expert_weights) options.placements = {"ours", "naive", "tiers+groups", "all"};
+    if (wanted.objective != "time") options.placements = {"ours"};  // the others have no objective
+    return options;
+  }
 
 }  // namespace
 

@@ -11,7 +11,8 @@
 
 namespace npumoe {
 
-// All placements of one model at one chunk length and weight format, or `ours` alone for another objective than time.
+// All placements of one model at one chunk length and the asked weight format; those whose experts are in one graph or
+// all on the NPU for the other format; `ours` alone for another objective than time, in the asked format.
 struct Simulation {
   std::string model;
   uint32_t chunk_tokens = 0;

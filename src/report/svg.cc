@@ -10,7 +10,8 @@ namespace npumoe {
 
 Svg::Svg(int width, int height, std::string_view title) {
   const std::string name = EscapedMarkup(title, 300);
-  Put("<svg viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\" role=\"img\" aria-label=\"{2}\">\n<title>{2}</title>\n",
+  Put("<svg viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\" role=\"img\" "
+      "aria-label=\"{2}\">\n<title>{2}</title>\n",
       width, height, name);
 }
 
@@ -87,6 +88,8 @@ svg .grid{stroke:var(--line);stroke-width:1}
 svg .front{fill:none;stroke:var(--ink);stroke-width:1.5}
 svg .dashed{stroke-dasharray:5 4}
 svg .published{fill:var(--band)}
+svg path{shape-rendering:crispEdges}
+svg path.front{shape-rendering:auto}
 svg .hollow{fill:var(--page);stroke-width:2.5}
 svg .solid{stroke:var(--page);stroke-width:.7}
 .grey{fill:#8c8c8c;stroke:#8c8c8c}

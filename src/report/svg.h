@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A drawing in SVG. Colours and fonts are classes that the page's style sheet defines, so that one sheet serves light and
-// dark; coordinates are pixels from the upper left.
+// A drawing in SVG. Colours and fonts are classes that the page's style sheet defines, so that one sheet serves light
+// and dark; coordinates are pixels from the upper left.
 #pragma once
 
 #include <fmt/format.h>

@@ -9,7 +9,7 @@
 namespace npumoe {
 namespace {
 
-constexpr double kLeft = 48, kRight = 16, kWidth = 1120;                            // pixels
+constexpr double kLeft = 48, kRight = 16, kWidth = 1120;  // pixels
 constexpr double kTitleHeight = 28, kTrackHeight = 20, kTrackPitch = 24, kAxis = 42;
 constexpr std::array<std::string_view, 3> kTracks{"npu", "cpu", "pack"};
 constexpr double kBandHeight = kTitleHeight + 3 * kTrackPitch + kAxis;
