@@ -36,8 +36,8 @@ struct ReportOptions {
   uint32_t n_threads = 2;
 };
 
-// A whole HTML page that loads nothing. Errors as Simulate's. `progress` counts simulations and is called by one thread
-// at a time, which need not be the caller's.
+// A whole HTML page that loads nothing. Errors as Simulate's. `progress` counts simulated prompts and is called by one
+// thread at a time, which need not be the caller's.
 Result<std::string> MakeReport(const ReportOptions& options, const ProgressFn& progress);
 
 }  // namespace npumoe

@@ -38,21 +38,22 @@ std::vector<Simulation> Wanted(const ReportOptions& o, const std::vector<uint32_
         for (const char* objective : {"energy", "edp"}) wanted.push_back({model, chunk, weights, objective, {}});
       }
     }
-    return wanted;
   }
+  return wanted;
+}
 
-  SimulateOptions OptionsOf(const Simulation& wanted, const SimulateOptions& shared) {
-    SimulateOptions options = shared;
-    options.model = wanted.model;
-    options.chunk_tokens = wanted.chunk_tokens;
-    options.expert_weights = wanted.expert_weights;
-    options.objective = wanted.objective;
-    options.placements.clear();
-    // Without what the format changes nothing of, and without what takes longest to plan.
-    if (wanted.expert_weights != shared.expert_weights) options.placements = {"ours", "naive", "tiers+groups", "all"};
-    if (wanted.objective != "time") options.placements = {"ours"};  // the others have no objective
-    return options;
-  }
+SimulateOptions OptionsOf(const Simulation& wanted, const SimulateOptions& shared) {
+  SimulateOptions options = shared;
+  options.model = wanted.model;
+  options.chunk_tokens = wanted.chunk_tokens;
+  options.expert_weights = wanted.expert_weights;
+  options.objective = wanted.objective;
+  options.placements.clear();
+  // Without what the format changes nothing of, and without what takes longest to plan.
+  if (wanted.expert_weights != shared.expert_weights) options.placements = {"ours", "naive", "tiers+groups", "all"};
+  if (wanted.objective != "time") options.placements = {"ours"};  // the others have no objective
+  return options;
+}
 
 }  // namespace
 
@@ -63,22 +64,19 @@ Result<Simulations> Simulations::Run(const ReportOptions& o, const ProgressFn& p
   const size_t n = out.all_.size();
   std::vector<std::optional<Error>> errors(n);
   std::mutex mutex;
-  size_t n_done = 0;               // guarded by mutex
+  size_t n_prompts = 0;            // guarded by mutex
   std::atomic<bool> stop = false;  // after a failure or as the caller wishes
-  const auto report = [&](size_t done) {
+  const auto prompt_done = [&](size_t, size_t) {
     const std::lock_guard lock(mutex);
-    n_done += done;
-    if (progress && !progress(n_done, n)) stop = true;
+    if (progress && !progress(++n_prompts, n * o.simulate.n_seeds)) stop = true;
     return !stop;
   };
   ThreadPool pool(std::max(1u, o.n_threads));
   pool.ParallelFor(n, [&](size_t i, size_t /*thread*/) {
-    Simulation& wanted = out.all_[i];
     if (stop) return;
-    auto made = Simulate(OptionsOf(wanted, o.simulate), [&](size_t, size_t) { return report(0); });
+    auto made = Simulate(OptionsOf(out.all_[i], o.simulate), prompt_done);
     if (made) {
-      wanted.report = std::move(*made);
-      report(1);
+      out.all_[i].report = std::move(*made);
     } else {
       errors[i] = made.error();
       stop = true;

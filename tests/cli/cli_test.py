@@ -18,13 +18,14 @@ from npu import Npu
 from packages import Exec
 from plan import Doctor, Plan
 from programs import Cache, Programs
+from report import Report
 from run_text import Run
 from simulate import Simulate
 from streams import Streams
 from usage import Usage
 
 GROUPS = {group.__name__: group for group in (Usage, Run, Streams, Chat, Info, Exec, MakeModel, Bench, Golden, Calibrate,
-                                             Plan, Doctor, Npu, Programs, Cache, Estimate, Simulate, Eval)}
+                                             Plan, Doctor, Npu, Programs, Cache, Estimate, Simulate, Report, Eval)}
 
 
 def main():

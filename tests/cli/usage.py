@@ -10,9 +10,9 @@ class Usage(Case):
     def test_help_goes_to_stdout_and_names_every_command(self):
         for args in (["--help"], ["help"], ["-h"]):
             text = self.ok(*args).text()
-            for command in ("run", "chat", "info", "exec", "eval", "calibrate", "plot", "bench", "plan", "estimate", "simulate", "doctor", "make-model"):
+            for command in ("run", "chat", "info", "exec", "eval", "calibrate", "plot", "bench", "plan", "estimate", "simulate", "report", "doctor", "make-model"):
                 self.assertRegex(text, rf"(?m)^  {command} ")
-        for command in ("run", "chat", "info", "exec", "eval", "calibrate", "plot", "bench", "plan", "estimate", "simulate", "doctor", "make-model"):
+        for command in ("run", "chat", "info", "exec", "eval", "calibrate", "plot", "bench", "plan", "estimate", "simulate", "report", "doctor", "make-model"):
             self.assertIn("--", self.ok(command, "--help").text())
             self.assertEqual(self.ok("help", command).out, self.ok(command, "--help").out)
 
