@@ -43,6 +43,7 @@ class Panel {
     const double top = top_ + kTitleHeight, bottom = top_ + HeightOf(panel_) - kAxisHeight;
     if (panel_.high > panel_.low) {
       svg_.Rect(X(panel_.low), top - 2, X(panel_.high) - X(panel_.low), bottom - top + 2, "published");
+      svg_.Text(X((panel_.low + panel_.high) / 2), top - 6, "published", "s m");
     }
     const double step = NiceStep(max_, std::max(2, static_cast<int>(max_ * scale_ / 55)));
     for (int i = 0; i * step <= max_ * (1 + 1e-9); ++i) {

@@ -29,7 +29,7 @@ const SimulateReport& ReportOf(const ReportOptions& o, const Simulations& simula
 // One bar a placement, with its ratio to the one called `unit_of`: how many times as much, or as little.
 BarPanel PanelOf(const SimulateReport& report, const Quantity& quantity, const std::vector<std::string>& placements,
                  std::string_view unit_of, bool as_gain) {
-  BarPanel panel{report.model + ": " + quantity.title, quantity.unit, {}, 0, 0, 0};
+  BarPanel panel{ShortName(report.model) + ": " + quantity.title, quantity.unit, {}, 0, 0, 0};
   const SimulatedPlacement* unit = Find(report, unit_of);
   const double whole = unit ? (unit->*quantity.value).mean : 0;
   for (const std::string& name : placements) {
@@ -129,8 +129,9 @@ void AddShares(const ReportOptions& o, const Simulations& simulations, Page& pag
   Table numbers{{"model", "chunk", "placement", "padding", "dropped", "rows on the NPU"}, {}};
   const PublishedFigure &padding = Published("padding"), &dropped = Published("dropped");
   for (const std::string& model : o.models) {
-    BarPanel pads{model + ": padding", "% of the rows that programs compute", {}, padding.low, padding.high, 100};
-    BarPanel drops{model + ": dropped", "% of all assignments", {}, dropped.low, dropped.high, 25};
+    BarPanel pads{
+        ShortName(model) + ": padding", "% of the rows that programs compute", {}, padding.low, padding.high, 100};
+    BarPanel drops{ShortName(model) + ": dropped", "% of all assignments", {}, dropped.low, dropped.high, 25};
     for (const uint32_t chunk : simulations.chunks()) {
       bool first = true;
       for (const char* name : {"tiers+groups", "all", "ours"}) {

@@ -28,16 +28,26 @@ std::string SettingText(const ReportOptions& o, const Simulations& simulations) 
       o.simulate.attention_weights, report.routing, report.n_seeds);
 }
 
+std::string ShortName(std::string_view model) {
+  constexpr size_t kMaxBytes = 28;
+  if (model.size() <= kMaxBytes) return std::string(model);
+  size_t begin = model.size() - kMaxBytes;
+  while (begin < model.size() && (static_cast<unsigned char>(model[begin]) & 0xc0u) == 0x80u)
+    ++begin;  // whole characters
+  return "..." + std::string(model.substr(begin));
+}
+
 void AddMaps(const ReportOptions& o, const Simulations& simulations, Page& page) {
   page.Heading("Popularity of experts and their capacities");
   for (const std::string& model : o.models) {
     const SimulateReport& report = ReportOf(o, simulations, model);
-    std::vector<std::string> drawings{DrawPopularity(report.popularity, model + ": popularity, first prompt")};
+    std::vector<std::string> drawings{
+        DrawPopularity(report.popularity, ShortName(model) + ": popularity, first prompt")};
     Table numbers{{"placement", "experts on the NPU", "on the CPU", "programs"}, {}};
     for (const char* name : {"all", "ours"}) {
       const SimulatedPlacement* p = Find(report, name);
       if (!p) continue;
-      drawings.push_back(DrawTiers(p->tiers, fmt::format("{}: capacities of {}", model, name)));
+      drawings.push_back(DrawTiers(p->tiers, fmt::format("{}: capacities of {}", ShortName(model), name)));
       size_t on_npu = 0, total = 0;
       for (const auto& layer : p->tiers) {
         for (const uint32_t capacity : layer) on_npu += capacity > 0 ? 1 : 0, ++total;
@@ -71,12 +81,12 @@ void AddTimeLines(const ReportOptions& o, const Simulations& simulations, Page& 
         numbers.rows.push_back({name, zone.track, zone.name, fmt::format("{:.3f}", 1e3 * zone.begin),
                                 fmt::format("{:.3f}", 1e3 * zone.end)});
       }
-      bands.push_back({fmt::format("{}, {}: {} tokens in {} ms, {} us a token", model, name, tokens,
+      bands.push_back({fmt::format("{}, {}: {} tokens in {} ms, {} us a token", ShortName(model), name, tokens,
                                    ThreeDigits(1e3 * end), ThreeDigits(1e6 * end / tokens)),
                        p->zones});
     }
     page.Figure(
-        {DrawTimeLine(bands, model + ": one layer by time")},
+        {DrawTimeLine(bands, ShortName(model) + ": one layer by time")},
         fmt::format(
             "{}: the middle layer of the first prompt, {}. 'all' goes chunk by chunk, 'ours' takes a whole MoE batch, "
             "so the scales differ. The CPU's own experts and packing are drawn beside each other and share "
@@ -120,7 +130,7 @@ void AddPareto(const ReportOptions& o, const Simulations& simulations, Page& pag
       rows[i][1] = "dashed";
       numbers.rows.push_back(rows[i]);
     }
-    drawings.push_back(DrawScatter(points, model));
+    drawings.push_back(DrawScatter(points, ShortName(model)));
   }
   drawings.push_back(DrawColours({"cpu", "naive", "anemll", "base", "tiers", "tiers+groups", "all", "ours"}));
   page.Heading("Time against energy");

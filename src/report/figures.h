@@ -2,6 +2,9 @@
 // The figures of a report, each with its caption and its numbers.
 #pragma once
 
+#include <string>
+#include <string_view>
+
 #include "report/page.h"
 #include "report/simulations.h"
 
@@ -9,6 +12,9 @@ namespace npumoe {
 
 // "simulated on m2-max (Apple M2 Max); 4096 prompt tokens, chunk 256, ..."
 std::string SettingText(const ReportOptions& o, const Simulations& simulations);
+
+// `model` for the title of a drawing: of a long path the end.
+std::string ShortName(std::string_view model);
 
 // Time, energy and CPU of the paper's placements and ours.
 void AddPlacementBars(const ReportOptions& o, const Simulations& simulations, Page& page);
