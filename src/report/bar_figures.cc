@@ -82,15 +82,14 @@ void AddPlacementBars(const ReportOptions& o, const Simulations& simulations, Pa
     }
   }
   page.Heading("Time, energy and CPU");
-  page.Figure(
-      {DrawBars(panels, "Time, energy and CPU time of five placements")},
-      fmt::format(
-          "All bars are {}. 'all' is the paper's whole plan (npumoe there); in brackets how many times as much as "
-          "'all'. The paper counts CPU cycles, this page seconds in which the CPU is busy. The paper's "
-          "measured ratios of its baselines to its plan, not drawn here: {}; {}; {}.",
-          SettingText(o, simulations), PublishedText("latency_gain"), PublishedText("energy_gain"),
-          PublishedText("cpu_gain")),
-      NumbersOf(o, simulations, placements));
+  page.Figure({DrawBars(panels, "Time, energy and CPU time of five placements")},
+              fmt::format("All bars are means, {}. 'all' is the paper's whole plan (npumoe there); in brackets how "
+                          "many times as much as "
+                          "'all'. The paper counts CPU cycles, this page seconds in which the CPU is busy. The paper's "
+                          "measured ratios of its baselines to its plan, not drawn here: {}; {}; {}.",
+                          SettingText(o, simulations), PublishedText("latency_gain"), PublishedText("energy_gain"),
+                          PublishedText("cpu_gain")),
+              NumbersOf(o, simulations, placements));
 }
 
 void AddAblation(const ReportOptions& o, const Simulations& simulations, Page& page) {
@@ -115,7 +114,7 @@ void AddAblation(const ReportOptions& o, const Simulations& simulations, Page& p
   page.Figure(
       {DrawBars(panels, "Time and energy of the paper's steps and of ours")},
       fmt::format(
-          "All bars are {}. In brackets how many times less than 'base' (one graph an expert, every capacity a "
+          "All bars are means, {}. In brackets how many times less than 'base' (one graph an expert, every capacity a "
           "whole chunk). The pale words say what the paper published for that step ({}, confidence {}; its model "
           "and prompt are not known): they are no part of the bars. The paper's steps drop assignments, 'ours' "
           "does not.",
@@ -160,10 +159,11 @@ void AddShares(const ReportOptions& o, const Simulations& simulations, Page& pag
   page.Heading("Padding and dropped assignments");
   page.Figure(
       {DrawBars(panels, "Padding and dropped assignments by chunk length")},
-      fmt::format("All bars are {}, except that the chunk is the number before each placement. The shaded bands are no "
-                  "simulation: they are what the paper published: {}; {}. 'ours' drops nothing: what is above a "
-                  "capacity the CPU computes.",
-                  SettingText(o, simulations), PublishedText("padding"), PublishedText("dropped")),
+      fmt::format(
+          "All bars are means, {}, except that the chunk is the number before each placement. The shaded bands are no "
+          "simulation: they are what the paper published: {}; {}. 'ours' drops nothing: what is above a "
+          "capacity the CPU computes.",
+          SettingText(o, simulations), PublishedText("padding"), PublishedText("dropped")),
       numbers);
 }
 

@@ -23,9 +23,9 @@ std::string SettingText(const ReportOptions& o, const Simulations& simulations) 
   const SimulateReport& report = simulations.all().front().report;
   return fmt::format(
       "simulated on {} ({}): {} prompt tokens, chunk {}, experts' weights {}, attention's {}, routing {}, "
-      "mean of {} prompts",
+      "{} prompt{}",
       report.npu, report.npu_title, report.prompt_tokens, o.simulate.chunk_tokens, o.simulate.expert_weights,
-      o.simulate.attention_weights, report.routing, report.n_seeds);
+      o.simulate.attention_weights, report.routing, report.n_seeds, report.n_seeds == 1 ? "" : "s");
 }
 
 std::string ShortName(std::string_view model) {
