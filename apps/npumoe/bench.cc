@@ -46,7 +46,7 @@ struct BenchFlags {
     list("-t,--threads", threads, "thread counts [all cores]");
     list("--ubatch-size", ubatches, "-ub: chunk lengths, prompt tokens computed together [512]");
     app.add_option("-b,--batch-size", batch, "upper limit of -ub [2048]")->check(CLI::Range(1u, kMaxChunkTokens));
-    app.add_option("--cache-type-k", type_k, "-ctk: type of the KV cache, f16 or f32; give -ctv the same");
+    app.add_option("--cache-type-k", type_k, kCacheTypeText);
     app.add_option("--cache-type-v", type_v, "-ctv: see -ctk");
     app.add_option("--activation-bits", activation_bits, kActivationBitsText)->check(CLI::IsMember({8u, 16u}));
     app.add_option("-r,--repetitions", repetitions, "timed runs of each test [5]")->check(CLI::Range(1u, 10000u));
@@ -65,7 +65,7 @@ struct BenchPlan {
   std::vector<uint32_t> threads, ubatches;
   KvType kv_type = KvType::kF16;
   BenchFormat format = BenchFormat::kMarkdown;
-  bool with_ubatch = false;  // a column of its own, where it is not the default
+  BenchColumns columns;
   uint32_t context_tokens = 0;
 };
 
@@ -131,10 +131,11 @@ Result<BenchPlan> MakePlan(const BenchFlags& flags) {
     return Error{Code::kInvalidArgument, "-ub: wants at least 1"};
   for (uint32_t& ubatch : *ubatches) ubatch = std::min(ubatch, flags.batch);
   plan.ubatches = std::move(*ubatches);
-  plan.with_ubatch = plan.ubatches != std::vector<uint32_t>{512};
+  plan.columns.ubatch = plan.ubatches != std::vector<uint32_t>{512};
   const auto kv_type = ParseKvType(flags.type_k, flags.type_v);
   if (!kv_type) return kv_type.error();
   plan.kv_type = *kv_type;
+  plan.columns.kv_type = plan.kv_type != KvType::kF16;
   const std::string format = flags.json ? "json" : flags.format;
   plan.format = format == "json"    ? BenchFormat::kJson
                 : format == "jsonl" ? BenchFormat::kJsonLines
@@ -280,7 +281,7 @@ Status RunConfiguration(const std::string& path, const BenchFlags& flags, const 
     result.check_kl = *kl;
     const Status measured = RunTest(*session, flags, info.vocab_size, result);
     if (!measured) return measured;
-    const Status written = WriteOut(BenchRow(plan.format, plan.with_ubatch, is_first, result));
+    const Status written = WriteOut(BenchRow(plan.format, plan.columns, is_first, result));
     if (!written) return written;
     is_first = false;
   }
@@ -288,7 +289,7 @@ Status RunConfiguration(const std::string& path, const BenchFlags& flags, const 
 }
 
 Status RunAll(const BenchFlags& flags, const BenchPlan& plan) {
-  Status status = WriteOut(BenchHead(plan.format, plan.with_ubatch));
+  Status status = WriteOut(BenchHead(plan.format, plan.columns));
   bool is_first = true;
   double worst_kl = 0;
   for (const std::string& path : flags.models) {

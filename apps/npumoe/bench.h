@@ -35,9 +35,14 @@ Spread SpreadOf(const std::vector<double>& values);
 std::vector<double> TokensPerSecond(const BenchResult& result);
 
 enum class BenchFormat { kMarkdown, kJson, kJsonLines, kCsv };
+// Columns of a Markdown table beyond the usual ones, shown where they do not hold the default.
+struct BenchColumns {
+  bool ubatch = false;
+  bool kv_type = false;  // two: of keys and of values
+};
 // What stands before the first row, one row, between rows and at the end, so that rows show as they are measured.
-std::string BenchHead(BenchFormat format, bool with_ubatch);
-std::string BenchRow(BenchFormat format, bool with_ubatch, bool is_first, const BenchResult& result);
+std::string BenchHead(BenchFormat format, const BenchColumns& columns);
+std::string BenchRow(BenchFormat format, const BenchColumns& columns, bool is_first, const BenchResult& result);
 // `check` is the sentence that says what was verified before timing.
 std::string BenchFoot(BenchFormat format, std::string_view check);
 

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "apps/npumoe/bench.h"
+#include "apps/npumoe/flags.h"
 #include "apps/npumoe/machine.h"
 #include "apps/npumoe/text.h"
 
@@ -20,7 +21,7 @@ std::vector<double> AsDoubles(const std::vector<uint64_t>& values) { return {val
 // Keys of llama-bench first, in its order, then ours.
 Json ToJson(const BenchResult& result) {
   const BuildInfo build = GetBuildInfo();
-  const std::string kv_type = result.kv_type == KvType::kF16 ? "f16" : "f32";
+  const std::string_view kv_type = KvTypeName(result.kv_type);
   const Spread ns = SpreadOf(AsDoubles(result.samples_ns)), ts = SpreadOf(TokensPerSecond(result));
   return {{"build_commit", build.commit},
           {"build_number", nullptr},  // llama.cpp counts its commits; we name the version instead
@@ -81,13 +82,16 @@ std::string Cell(std::string_view text) {
   return cell;
 }
 
-std::string MarkdownRow(const BenchResult& result, bool with_ubatch) {
+std::string MarkdownRow(const BenchResult& result, const BenchColumns& columns) {
   const Spread ts = SpreadOf(TokensPerSecond(result));
   std::string speed = fmt::format("{:.2f} ± {:.2f}", ts.mean, ts.stddev);
   speed.insert(0, speed.size() < 21 ? 21 - speed.size() : 0, ' ');  // ± is two bytes and one column
-  return fmt::format("| {:<30} | {:>10} | {:>10} | {:<10} | {:>7} |{} {:>15} | {} |\n", Cell(result.model_type),
+  const std::string_view kv_type = KvTypeName(result.kv_type);
+  return fmt::format("| {:<30} | {:>10} | {:>10} | {:<10} | {:>7} |{}{} {:>15} | {} |\n", Cell(result.model_type),
                      FormatBytes(result.model_size_bytes), FormatCount(result.n_params), "CPU", result.n_threads,
-                     with_ubatch ? fmt::format(" {:>8} |", result.n_ubatch) : "", Label(result.test), speed);
+                     columns.ubatch ? fmt::format(" {:>8} |", result.n_ubatch) : "",
+                     columns.kv_type ? fmt::format(" {:>6} | {:>6} |", kv_type, kv_type) : "", Label(result.test),
+                     speed);
 }
 
 std::string ShortCount(uint64_t count) {
@@ -127,19 +131,20 @@ std::vector<double> TokensPerSecond(const BenchResult& result) {
   return speeds;
 }
 
-std::string BenchHead(BenchFormat format, bool with_ubatch) {
+std::string BenchHead(BenchFormat format, const BenchColumns& columns) {
   if (format == BenchFormat::kJson) return "[\n";
   if (format != BenchFormat::kMarkdown) return "";
-  return fmt::format("| {:<30} | {:>10} | {:>10} | {:<10} | {:>7} |{} {:>15} | {:>20} |\n", "model", "size", "params",
-                     "backend", "threads", with_ubatch ? " n_ubatch |" : "", "test", "t/s") +
-         fmt::format("| {:-<30} | {:->9}: | {:->9}: | {:-<10} | {:->6}: |{} {:->14}: | {:->19}: |\n", "", "", "", "",
-                     "", with_ubatch ? " -------: |" : "", "", "");
+  return fmt::format("| {:<30} | {:>10} | {:>10} | {:<10} | {:>7} |{}{} {:>15} | {:>20} |\n", "model", "size",
+                     "params", "backend", "threads", columns.ubatch ? " n_ubatch |" : "",
+                     columns.kv_type ? " type_k | type_v |" : "", "test", "t/s") +
+         fmt::format("| {:-<30} | {:->9}: | {:->9}: | {:-<10} | {:->6}: |{}{} {:->14}: | {:->19}: |\n", "", "", "", "",
+                     "", columns.ubatch ? " -------: |" : "", columns.kv_type ? " -----: | -----: |" : "", "", "");
 }
 
-std::string BenchRow(BenchFormat format, bool with_ubatch, bool is_first, const BenchResult& result) {
+std::string BenchRow(BenchFormat format, const BenchColumns& columns, bool is_first, const BenchResult& result) {
   switch (format) {
     case BenchFormat::kMarkdown:
-      return MarkdownRow(result, with_ubatch);
+      return MarkdownRow(result, columns);
     case BenchFormat::kJson:
       return (is_first ? "" : ",\n") + ToJson(result).dump(2);
     case BenchFormat::kJsonLines:

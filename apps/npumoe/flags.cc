@@ -215,7 +215,20 @@ Result<KvType> ParseKvType(const std::string& type_k, const std::string& type_v)
   }
   if (type_k == "f16") return KvType::kF16;
   if (type_k == "f32") return KvType::kF32;
-  return Error{Code::kInvalidArgument, fmt::format("-ctk: wants f16 or f32, got '{}'", OneLine(type_k))};
+  if (type_k == "q8_0") return KvType::kQ8_0;
+  return Error{Code::kInvalidArgument, fmt::format("-ctk: wants f16, f32 or q8_0, got '{}'", OneLine(type_k))};
+}
+
+std::string_view KvTypeName(KvType type) {
+  switch (type) {
+    case KvType::kF16:
+      return "f16";
+    case KvType::kF32:
+      return "f32";
+    case KvType::kQ8_0:
+      return "q8_0";
+  }
+  return "";
 }
 
 Result<uint32_t> ParseThreads(int64_t n_threads) {
@@ -247,7 +260,7 @@ void EngineFlags::AddTo(CLI::App& app) {
   threads->take_last()->group(group);
   BindEnvironment(threads, "THREADS");
   auto* type_k =
-      app.add_option("--cache-type-k", type_k_, "-ctk: type of the KV cache, f16 or f32; give -ctv the same");
+      app.add_option("--cache-type-k", type_k_, kCacheTypeText);
   type_k->take_last()->group(group);
   BindEnvironment(type_k, "CACHE_TYPE_K");
   auto* type_v = app.add_option("--cache-type-v", type_v_, "-ctv: see -ctk");

@@ -67,7 +67,7 @@ std::string Describe(const ModelInfo& info, bool with_tensors) {
       NamedLine(18, "family", info.family) + NamedLine(18, "type", info.type) + NamedLine(18, "tokenizer", info.tokenizer) +
       CountLine("parameters", info.n_params) + CountLine("active per token", info.n_active_params) +
       BytesLine("size", info.size_bytes) + CountLine("vocabulary", info.vocab_size) +
-      CountLine("context", info.context_length) + BytesLine("KV per token, f16", info.kv_bytes_per_token) +
+      CountLine("context", info.context_length) + BytesLine(fmt::format("KV per token, {}", KvTypeName(info.kv_type)), info.kv_bytes_per_token) +
       CountLine("width", info.dim) +
       NamedLine(18, "layers", info.n_moe_layers == 0 || info.n_moe_layers == info.n_layers
                          ? fmt::format("{}", info.n_layers)
@@ -97,6 +97,7 @@ Json ToJson(const ModelInfo& info, bool with_tensors) {
                {"n_active_params", info.n_active_params},
                {"size_bytes", info.size_bytes},
                {"expert_bytes", info.expert_bytes},
+               {"kv_type", KvTypeName(info.kv_type)},
                {"kv_bytes_per_token", info.kv_bytes_per_token},
                {"vocab_size", info.vocab_size},
                {"context_length", info.context_length},
@@ -153,13 +154,19 @@ int RunInfo(const std::vector<std::string>& args) {
   CLI::App app("Shows what is in model files and Core ML packages.", "info");
   std::vector<std::string> paths;
   EngineOptions options;
+  std::string type_k = "f16", type_v = "f16";
   bool with_tensors = false, as_json = false;
   app.add_option("-m,--model,model", paths, "GGUF files, Hugging Face folders, .mlpackage folders")->required();
   app.add_flag("--tensors", with_tensors, "list every tensor");
   app.add_flag("--json", as_json, "JSON: an object, or an array when several models are named");
+  app.add_option("--cache-type-k", type_k, kCacheTypeText)->take_last();
+  app.add_option("--cache-type-v", type_v, "-ctv: see -ctk")->take_last();
   app.add_option("--tokenizer-pre", options.tokenizer_pre, "split rules where the file's name for them is unknown");
   app.add_flag("--phimoe-llama-cpp", options.phimoe_llama_cpp, "PhiMoE as llama.cpp computes it");
   if (const auto exit_code = ParseFlags(app, args)) return *exit_code;
+  const auto kv_type = ParseKvType(type_k, type_v);
+  if (!kv_type) return UsageError(kv_type.error().message);
+  options.kv_type = *kv_type;
 
   bool failed = false;
   Json list = Json::array();

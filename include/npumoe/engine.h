@@ -18,7 +18,9 @@
 
 namespace npumoe {
 
-enum class KvType { kF16, kF32 };
+// Of keys and values in the cache. kQ8_0, 8 bits and a scale for every 32 dimensions, takes 53 % of kF16 and wants a
+// head_dim that is a multiple of 32 (else kUnsupported); its rounding is told in docs/numerics.md.
+enum class KvType { kF16, kF32, kQ8_0 };
 
 // Prompts on an NPU; decode stays on the CPU.
 struct NpuOptions {
@@ -71,7 +73,8 @@ struct ModelInfo {
   uint64_t n_params = 0, n_active_params = 0;  // active: per token, embedding row not counted
   uint64_t size_bytes = 0;
   uint64_t expert_bytes = 0;        // one expert of the first MoE layer, gate + up + down
-  uint64_t kv_bytes_per_token = 0;  // at kF16
+  KvType kv_type = KvType::kF16;    // as asked for
+  uint64_t kv_bytes_per_token = 0;  // in kv_type
   uint32_t vocab_size = 0, context_length = 0, dim = 0, n_layers = 0, n_moe_layers = 0;
   uint32_t n_heads = 0, n_kv_heads = 0, head_dim = 0, ffn_dim = 0;
   uint32_t n_experts = 0, top_k = 0, expert_dim = 0, shared_expert_dim = 0;

@@ -43,6 +43,7 @@ TEST(Allocation, NothingAfterTheFirstChunk) {
     make.type = "q8_0";
     ASSERT_TRUE(MakeModel(make, path.string()).ok());
     EngineOptions options;
+    options.kv_type = shape == "tiny-phimoe" ? KvType::kQ8_0 : KvType::kF16;
     options.n_threads = 2;
     options.chunk_tokens = 32;
     options.context_tokens = 200;

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "engine/calibration_report.h"
 #include "engine/engine_impl.h"
+#include "engine/options.h"
 #include "engine/routing_observer.h"
 #include "format/printable.h"
 #include "model/model_hash.h"
@@ -88,7 +89,7 @@ class Calibrator {
     const uint32_t wanted =
         options_.window_tokens > 0 ? options_.window_tokens : std::max(kLeastWindow, lengths.back());
     window_ = std::min(wanted, engine_.options.context_tokens);
-    NM_TRY_VAR(KvCache kv, KvCache::Make(config_, engine_.options.kv_type == KvType::kF16 ? DType::kF16 : DType::kF32,
+    NM_TRY_VAR(KvCache kv, KvCache::Make(config_, KvDType(engine_.options.kv_type),
                                          std::min<size_t>(window_, LongestText())));
     RoutingStatsBuilder builder(ShapeOf(config_), lengths);
     NM_TRY_VAR(const bool complete, ReadAll(kv, progress, builder));

@@ -34,6 +34,8 @@ Result<Opened> OpenAll(const std::string& path, const EngineOptions& options) {
   NM_TRY_VAR(Tokenizer tokenizer, OpenTokenizer(model, options.tokenizer_pre));
   NM_TRY(CheckVocabulary(model, tokenizer));
   ModelInfo info = MakeModelInfo(model, tokenizer);
+  info.kv_type = options.kv_type;
+  NM_TRY_VAR(info.kv_bytes_per_token, KvBytesPerToken(options.kv_type, model.config()));
   return Opened{std::move(model), std::move(tokenizer), std::move(info)};
 }
 

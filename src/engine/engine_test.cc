@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/files.h"
+#include "engine/options.h"
 #include "npumoe/make_model.h"
 
 namespace npumoe {
@@ -71,6 +72,36 @@ TEST_P(TinyModel, ChunkLengthAndThreadsDoNotChangeABit) {
   const auto whole = AllLogits(path, Options(512, 1), 600);
   for (const uint32_t chunk : {1u, 7u, 64u}) EXPECT_EQ(AllLogits(path, Options(chunk, 1), 600), whole) << chunk;
   for (const uint32_t threads : {2u, 4u}) EXPECT_EQ(AllLogits(path, Options(512, threads), 600), whole) << threads;
+}
+
+// A prompt, and back and forth, in every type that the cache may have.
+TEST_P(TinyModel, EveryTypeOfCacheKeepsTheSamePromise) {
+  const std::string path = Path(GetParam());
+  std::vector<std::vector<float>> by_type;
+  for (const KvType type : {KvType::kF32, KvType::kF16, KvType::kQ8_0}) {
+    SCOPED_TRACE(static_cast<int>(type));
+    const auto options = [&](uint32_t chunk, uint32_t threads) {
+      EngineOptions chosen = Options(chunk, threads);
+      chosen.kv_type = type;
+      return chosen;
+    };
+    const auto whole = AllLogits(path, options(512, 1), 150);
+    EXPECT_EQ(AllLogits(path, options(1, 2), 150), whole);
+    EXPECT_EQ(AllLogits(path, options(33, 4), 150), whole);
+    by_type.push_back(whole);
+
+    Engine engine = Engine::Open(path, options(16, 2)).value();
+    const auto tokens = SomeTokens(150, engine.info().vocab_size);
+    Session session = engine.NewSession().value();
+    ASSERT_TRUE(session.Append(tokens).ok());
+    session.Truncate(77);
+    ASSERT_TRUE(session.Append(SomeTokens(9, 50)).ok());
+    session.Truncate(77);
+    for (size_t i = 77; i < 150; ++i) ASSERT_TRUE(session.Append({&tokens[i], 1}).ok());
+    EXPECT_EQ(LastLogits(session), std::vector<float>(whole.end() - engine.info().vocab_size, whole.end()));
+  }
+  EXPECT_NE(by_type[0], by_type[1]);  // or the type would not reach the cache
+  EXPECT_NE(by_type[1], by_type[2]);
 }
 
 TEST_P(TinyModel, QuantizedWeightsKeepTheSamePromise) {
@@ -290,6 +321,38 @@ TEST_F(OneModel, MemoryStaysInsideWhatIsStated) {
   EXPECT_EQ(session.memory().scratch, scratch);
   // Keys and values at two bytes each, for every position of the context.
   EXPECT_EQ(session.memory().kv_cache, engine.info().kv_bytes_per_token * 1024);
+}
+
+TEST_F(OneModel, BytesOfTheCacheFollowItsType) {
+  const std::string path = Path("tiny-qwen3moe");  // 2 layers, 2 heads of 128 dims for keys and as many for values
+  for (const auto& [type, row_bytes] :
+       {std::pair{KvType::kF16, 256u}, std::pair{KvType::kF32, 512u}, std::pair{KvType::kQ8_0, 136u}}) {
+    EngineOptions options = Options(64, 1, 100);
+    options.kv_type = type;
+    EXPECT_EQ(DescribeModel(path, options)->kv_bytes_per_token, 2 * 2 * 2 * row_bytes);
+    Engine engine = Engine::Open(path, options).value();
+    EXPECT_EQ(engine.info().kv_bytes_per_token, 2 * 2 * 2 * row_bytes);
+    EXPECT_EQ(engine.NewSession()->memory().kv_cache, 2 * 2 * 2 * row_bytes * 100);
+  }
+}
+
+TEST_F(OneModel, BlocksOfTheCacheMustFillTheHeads) {
+  ModelConfig config;
+  config.n_layers = config.n_kv_heads = 3;
+  config.context_length = 100;
+  EngineOptions options = Options(64, 1);
+  for (const uint32_t head_dim : {8u, 48u, 80u, 96u}) {
+    config.head_dim = head_dim;
+    options.kv_type = KvType::kF16;
+    EXPECT_TRUE(FillDefaults(options, config).ok());
+    options.kv_type = KvType::kQ8_0;
+    const auto filled = FillDefaults(options, config);
+    ASSERT_EQ(filled.ok(), head_dim == 96);
+    if (filled.ok()) continue;
+    EXPECT_EQ(filled.error().code, Code::kUnsupported);
+    EXPECT_EQ(filled.error().message,
+              "KV cache: Q8_0 wants heads of a multiple of 32 dims, the model has " + std::to_string(head_dim));
+  }
 }
 
 // A vocabulary that puts a mark before the first word of a text: of the conversation, not of every message.

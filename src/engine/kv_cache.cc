@@ -13,8 +13,9 @@ namespace npumoe {
 namespace {
 
 Result<size_t> HalfLayerBytes(const ModelConfig& config, DType dtype, size_t capacity) {
-  NM_TRY_VAR(size_t bytes, CheckedMul(capacity, size_t{config.n_kv_heads} * config.head_dim));
-  return CheckedMul(bytes, Info(dtype).block_bytes);
+  NM_TRY_VAR(const size_t positions, CheckedMul(capacity, size_t{config.n_kv_heads}));
+  NM_TRY_VAR(const size_t row_bytes, RowBytes(dtype, config.head_dim));
+  return CheckedMul(positions, row_bytes);
 }
 
 }  // namespace
@@ -25,7 +26,7 @@ Result<size_t> KvCache::ReservedBytes(const ModelConfig& config, DType dtype, si
 }
 
 Result<KvCache> KvCache::Make(const ModelConfig& config, DType dtype, size_t capacity) {
-  NM_CHECK(dtype == DType::kF16 || dtype == DType::kF32);
+  NM_CHECK(dtype == DType::kF16 || dtype == DType::kF32 || dtype == DType::kQ8_0);
   NM_CHECK(capacity > 0);
   KvCache cache;
   NM_TRY_VAR(cache.half_layer_bytes_, HalfLayerBytes(config, dtype, capacity));

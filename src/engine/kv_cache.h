@@ -14,6 +14,7 @@ namespace npumoe {
 // One thread at a time.
 class KvCache {
  public:
+  // dtype: kF16, kF32, or kQ8_0 where the model's head_dim is a multiple of 32 (else kCorruptFile).
   static Result<KvCache> Make(const ModelConfig& config, DType dtype, size_t capacity);
   // Bytes that Make would reserve; kOutOfMemory if the product overflows.
   static Result<size_t> ReservedBytes(const ModelConfig& config, DType dtype, size_t capacity);
@@ -28,7 +29,7 @@ class KvCache {
 
  private:
   KvCache() = default;
-  std::byte* data_ = nullptr;  // [n_layers, 2, n_kv_heads, capacity, head_dim]
+  std::byte* data_ = nullptr;  // [n_layers, 2, n_kv_heads, capacity] rows of head_dim
   size_t bytes_ = 0;
   size_t half_layer_bytes_ = 0;  // keys of one layer, or its values
   KvView view_;                  // extents shared by all layers

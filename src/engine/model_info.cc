@@ -104,7 +104,6 @@ ModelInfo MakeModelInfo(const Model& model, const Tokenizer& tokenizer) {
           ViewBytes(weights.expert_gate[0]) + ViewBytes(weights.expert_up[0]) + ViewBytes(weights.expert_down[0]);
     }
   }
-  info.kv_bytes_per_token = uint64_t{2} * config.n_layers * config.n_kv_heads * config.head_dim * sizeof(uint16_t);
   info.vocab_size = config.vocab_size;
   info.context_length = config.context_length;
   info.dim = config.dim;

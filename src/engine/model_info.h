@@ -10,6 +10,7 @@
 
 namespace npumoe {
 
+// All but kv_type and kv_bytes_per_token.
 ModelInfo MakeModelInfo(const Model& model, const Tokenizer& tokenizer);
 
 // The tokenizer of an opened checkpoint, from its metadata or the files in its folder.

@@ -10,6 +10,7 @@
 #include "moe/attention_plan.h"
 #include "moe/stage_graph.h"
 #include "tensor/float16.h"
+#include "tensor/quantize.h"
 
 namespace npumoe {
 namespace {
@@ -81,19 +82,16 @@ void NpuAttention::FillCache(const KvView& kv, size_t position, size_t kv_length
     const bool permutes = which == kKeyCache && permutes_;
     compute_.pool.ParallelFor(n_kv, [&](size_t head, size_t) {
       uint16_t* const out = cache.data() + head * kv_length * head_dim;
-      const size_t from = head * kv.capacity * head_dim;
+      const std::byte* const rows = stored + head * kv.capacity * kv.row_bytes();
       if (kv.dtype == DType::kF16 && !permutes) {
-        std::memcpy(out, stored + from * sizeof(uint16_t), position * head_dim * sizeof(uint16_t));
+        std::memcpy(out, rows, position * kv.row_bytes());
         return;
       }
-      for (size_t i = 0; i < position * head_dim; ++i) {
-        const size_t element = i % head_dim, to = i - element + (permutes ? permutation_[element] : element);
-        if (kv.dtype == DType::kF16) {
-          std::memcpy(out + to, stored + (from + i) * sizeof(uint16_t), sizeof(uint16_t));
-        } else {
-          float wide = 0;
-          std::memcpy(&wide, stored + (from + i) * sizeof(wide), sizeof(wide));
-          out[to] = F32ToF16(wide);
+      std::vector<float> wide(head_dim);
+      for (size_t row = 0; row < position; ++row) {
+        DequantizeRow(kv.dtype, rows + row * kv.row_bytes(), wide);
+        for (size_t i = 0; i < head_dim; ++i) {
+          out[row * head_dim + (permutes ? permutation_[i] : i)] = F32ToF16(wide[i]);
         }
       }
     });

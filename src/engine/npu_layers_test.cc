@@ -113,9 +113,10 @@ class NpuLayersTest : public testing::TestWithParam<std::string> {
   const ModelConfig& config() const { return model_->config(); }
 
   // Logits after every token, and the report when there is a device.
-  std::vector<float> Logits(const Plan* plan, std::unique_ptr<NpuDevice> device, RunReport* report = nullptr) {
+  std::vector<float> Logits(const Plan* plan, std::unique_ptr<NpuDevice> device, RunReport* report = nullptr,
+                            DType cache = DType::kF32) {
     Forward forward(*model_, 2, kTokens);
-    const KvCache kv = KvCache::Make(config(), DType::kF32, kTokens).value();
+    const KvCache kv = KvCache::Make(config(), cache, kTokens).value();
     std::vector<float> logits(kTokens * config().vocab_size);
     std::unique_ptr<NpuLayers> npu;
     RunReport own_report;
@@ -347,6 +348,23 @@ TEST_P(NpuLayersTest, ChosenExpertsAreTheCpusUpToNearTies) {
   }
   EXPECT_LE(flips, choices / 20);  // counted, and rare
   RecordProperty("near_ties_flipped", static_cast<int>(flips));
+}
+
+// Chunks beyond the first read the cache: each of its types must reach the NPU as what it stands for.
+TEST_P(NpuLayersTest, EveryTypeOfCacheReachesTheNpu) {
+  Plan plan = RandomPlan(config(), 1);
+  plan.chunk_tokens = 32;
+  for (LayerPlan& layer : plan.layers) layer.attention = AttentionPlace::kNpu;
+  for (const DType cache : {DType::kF32, DType::kF16, DType::kQ8_0}) {
+    SCOPED_TRACE(Info(cache).name);
+    RunReport report;
+    const auto cpu = Logits(nullptr, nullptr, nullptr, cache);
+    const auto npu = Logits(&plan, M2Max(), &report, cache);
+    std::printf("MEDIAN %g vs f32 %g\n", MedianKl(cpu, npu), MedianKl(Logits(nullptr, nullptr), npu));
+    EXPECT_LE(MedianKl(cpu, npu), 1e-4);
+    EXPECT_GT(report.Attention().dispatches, config().n_layers);  // of more than one chunk
+    EXPECT_TRUE(report.fallbacks.empty()) << report.fallbacks.begin()->first;
+  }
 }
 
 TEST_P(NpuLayersTest, ProgramsTakeTurnsWhereNotAllFit) {

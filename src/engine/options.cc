@@ -31,7 +31,26 @@ Activations ActivationsOf(const EngineOptions& options) {
   return options.activation_bits == 8 ? Activations::k8Bits : Activations::k16Bits;
 }
 
-DType KvDType(KvType type) { return type == KvType::kF16 ? DType::kF16 : DType::kF32; }
+DType KvDType(KvType type) {
+  switch (type) {
+    case KvType::kF16:
+      return DType::kF16;
+    case KvType::kF32:
+      return DType::kF32;
+    case KvType::kQ8_0:
+      return DType::kQ8_0;
+  }
+  return DType::kF16;
+}
+
+Result<uint64_t> KvBytesPerToken(KvType type, const ModelConfig& config) {
+  const DTypeInfo& info = Info(KvDType(type));
+  if (config.head_dim % info.block_elems != 0) {
+    return MakeError(Code::kUnsupported, "KV cache: {} wants heads of a multiple of {} dims, the model has {}",
+                     info.name, info.block_elems, config.head_dim);
+  }
+  return KvCache::ReservedBytes(config, KvDType(type), 1);
+}
 
 Result<EngineOptions> FillDefaults(const EngineOptions& options, const ModelConfig& config) {
   EngineOptions filled = options;
@@ -43,6 +62,7 @@ Result<EngineOptions> FillDefaults(const EngineOptions& options, const ModelConf
   if (filled.activation_bits != 8 && filled.activation_bits != 16) {
     return MakeError(Code::kInvalidArgument, "activation bits: {}, wanted 8 or 16", filled.activation_bits);
   }
+  NM_TRY(KvBytesPerToken(options.kv_type, config));
   if (filled.context_tokens == 0) filled.context_tokens = DefaultContext(config, KvDType(options.kv_type));
   if (filled.context_tokens > kMaxContext) {
     return MakeError(Code::kInvalidArgument, "context: {} tokens, wanted 1..{}", filled.context_tokens, kMaxContext);

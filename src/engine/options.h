@@ -10,6 +10,8 @@
 namespace npumoe {
 
 DType KvDType(KvType type);
+// Keys and values of one position in all layers. kUnsupported when the type's blocks do not fill the model's heads.
+Result<uint64_t> KvBytesPerToken(KvType type, const ModelConfig& config);
 Activations ActivationsOf(const EngineOptions& options);  // after FillDefaults
 
 // 0s replaced by what this machine and model suggest. kInvalidArgument names the option that is out of range.

@@ -247,7 +247,7 @@ void AttendSplit(const AttentionTask& task, size_t split, const AttentionScratch
   const KvView& kv = *task.kv;
   const bool narrow = task.n_rows <= kNarrowRows;
   if (narrow) ClearNarrow(task, state);
-  const size_t row_bytes = kv.head_dim * (kv.dtype == DType::kF16 ? 2 : 4);
+  const size_t row_bytes = kv.row_bytes();
   const size_t begin = std::max(split * kSplitPositions, task.FirstSeen(0) / kTilePositions * kTilePositions);
   const size_t end_of_task = task.Position(task.n_rows - 1) + 1;
   const size_t end = std::min((split + 1) * kSplitPositions, end_of_task);

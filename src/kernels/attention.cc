@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include "base/check.h"
 #include "kernels/attention_task.h"
 #include "kernels/simd_targets.h"
+#include "tensor/blocks.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/attention.cc"
@@ -20,7 +22,11 @@ HWY_BEFORE_NAMESPACE();
 namespace npumoe {
 namespace HWY_NAMESPACE {
 
-void StoreHalf(const float* from, size_t n, uint16_t* to) { FloatToHalf(from, n, to); }
+void StoreRow(DType dtype, const float* from, size_t n, std::byte* to) {
+  if (dtype == DType::kF16) return FloatToHalf(from, n, reinterpret_cast<uint16_t*>(to));
+  if (dtype == DType::kQ8_0) return StoreBlocks(from, n, reinterpret_cast<BlockQ8_0*>(to));
+  std::memcpy(to, from, n * sizeof(float));
+}
 
 }  // namespace HWY_NAMESPACE
 }  // namespace npumoe
@@ -29,24 +35,28 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace npumoe {
 
-HWY_EXPORT(StoreHalf);
+HWY_EXPORT(StoreRow);
 HWY_EXPORT(PackQueries);
 HWY_EXPORT(ClearState);
 HWY_EXPORT(AttendSplit);
 HWY_EXPORT(MergeState);
 HWY_EXPORT(WriteOut);
 
+namespace {
+
+bool IsCacheType(DType dtype, size_t head_dim) {
+  return dtype == DType::kF32 || dtype == DType::kF16 || (dtype == DType::kQ8_0 && head_dim % kBlockElems == 0);
+}
+
+}  // namespace
+
 void KvView::Store(size_t position, const float* k, const float* v) const {
-  NM_DCHECK(position < capacity && (dtype == DType::kF32 || dtype == DType::kF16));
+  NM_DCHECK(position < capacity && IsCacheType(dtype, head_dim));
+  const size_t bytes = row_bytes();
   for (size_t head = 0; head < n_kv_heads; ++head) {
-    const size_t to = (head * capacity + position) * head_dim, from = head * head_dim;
-    if (dtype == DType::kF16) {
-      HWY_DYNAMIC_DISPATCH(StoreHalf)(k + from, head_dim, reinterpret_cast<uint16_t*>(keys) + to);
-      HWY_DYNAMIC_DISPATCH(StoreHalf)(v + from, head_dim, reinterpret_cast<uint16_t*>(values) + to);
-    } else {
-      std::copy_n(k + from, head_dim, reinterpret_cast<float*>(keys) + to);
-      std::copy_n(v + from, head_dim, reinterpret_cast<float*>(values) + to);
-    }
+    const size_t to = (head * capacity + position) * bytes, from = head * head_dim;
+    HWY_DYNAMIC_DISPATCH(StoreRow)(dtype, k + from, head_dim, keys + to);
+    HWY_DYNAMIC_DISPATCH(StoreRow)(dtype, v + from, head_dim, values + to);
   }
 }
 
@@ -183,7 +193,7 @@ size_t Attention::scratch_bytes() const {
 void Attention::Run(const AttentionParams& params, ConstMatView q, const KvView& kv, size_t first_position,
                     MatView out) {
   if (q.rows == 0) return;
-  NM_CHECK(kv.dtype == DType::kF32 || kv.dtype == DType::kF16);
+  NM_CHECK(IsCacheType(kv.dtype, kv.head_dim));
   NM_CHECK(kv.n_kv_heads != 0 && params.n_heads % kv.n_kv_heads == 0 && kv.head_dim != 0);
   NM_CHECK(RoundUp(kv.head_dim, kPad) <= impl_->max_dim_pad);
   NM_CHECK(first_position + q.rows <= kv.capacity);

@@ -10,15 +10,20 @@
 
 namespace npumoe {
 
-// One layer's cache: keys and values of kv head h at position p start at (h * capacity + p) * head_dim elements.
-// dtype is kF32 or kF16.
+// One layer's cache: keys and values of kv head h at position p start at (h * capacity + p) * row_bytes().
+// dtype is kF32, kF16, or kQ8_0: blocks of 32 dimensions with one scale, for a head_dim that blocks fill.
 struct KvView {
   DType dtype = DType::kF32;
   std::byte* keys = nullptr;    // [n_kv_heads, capacity, head_dim]
   std::byte* values = nullptr;  // [n_kv_heads, capacity, head_dim]
   size_t n_kv_heads = 0, capacity = 0, head_dim = 0;
 
+  // Of one position of one head.
+  size_t row_bytes() const { return head_dim / Info(dtype).block_elems * Info(dtype).block_bytes; }
+
   // Stores one position's keys and values, rounding to the cache's dtype. [n_kv_heads * head_dim] each.
+  // kQ8_0 rounds as QuantizeRow does, but hides no NaN: it makes all 32 elements of its block NaN, and so does an
+  // infinity or a magnitude beyond 127 * 65504, for which there is no scale in f16.
   void Store(size_t position, const float* k, const float* v) const;
 };
 

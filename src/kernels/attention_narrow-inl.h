@@ -17,6 +17,7 @@
 #include "kernels/attention_vec-inl.h"
 #include "kernels/simd_math-inl.h"
 #include "kernels/transpose-inl.h"
+#include "tensor/blocks.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace npumoe {
@@ -43,13 +44,53 @@ struct NarrowTile {
   size_t prefetch_lines;  // at a time, so that the next tile's lines are spread over all work on this one
 
   float* transposed() const { return memory + kTilePositions / 2 * stride; }  // [dim, kNarrowPositions]
+  // [n_positions, dim / 32], of a q8_0 cache: instead of keys, once their scores are there.
+  float* value_scales() const { return memory; }
 };
+
+// TransposeKeys of blocks. Four codes at a time are moved as one word of 32 bits: a quarter of the shuffles.
+HWY_INLINE void TransposeBlocks(const NarrowTile& t, size_t position, size_t n, TilePrefetch& prefetch) {
+  const Floats d;
+  const hn::Rebind<int32_t, Floats> di32;
+  const size_t per_row = t.dim / kBlockElems;
+  const auto* const first = reinterpret_cast<const BlockQ8_0*>(t.keys) + position * per_row;
+  float* const scales = t.memory;  // [n, per_row]
+  BlockScales(first, n * per_row, scales);
+  for (size_t lane = 0; lane < kNarrowPositions; lane += kLanes) {
+    for (size_t block = 0; block < per_row; ++block) {
+      const int8_t* codes[kLanes];
+      HWY_ALIGN float scale_of[kLanes];
+      for (size_t i = 0; i < kLanes; ++i) {
+        const size_t at = std::min(lane + i, n - 1) * per_row + block;
+        codes[i] = first[at].qs;
+        scale_of[i] = scales[at];
+      }
+      const FloatVec scale = hn::Load(d, scale_of);
+      float* to = t.transposed() + block * kBlockElems * kNarrowPositions + lane;
+      for (size_t k = 0; k < kBlockElems; k += 16) {
+        prefetch.Fetch(4 * t.prefetch_lines);
+        hn::Vec<decltype(di32)> words[4];
+        LoadColumns(di32, codes, k, words);
+        for (size_t i = 0; i < 4; ++i) {
+          // Little endian: the first code is the lowest byte.
+          const hn::Vec<decltype(di32)> code[4] = {
+              hn::ShiftRight<24>(hn::ShiftLeft<24>(words[i])), hn::ShiftRight<24>(hn::ShiftLeft<16>(words[i])),
+              hn::ShiftRight<24>(hn::ShiftLeft<8>(words[i])), hn::ShiftRight<24>(words[i])};
+          for (size_t c = 0; c < 4; ++c, to += kNarrowPositions) {
+            hn::Store(hn::Mul(hn::ConvertTo(d, code[c]), scale), d, to);
+          }
+        }
+      }
+    }
+  }
+}
 
 // Transposes the keys of kNarrowPositions positions from `position` on; beyond the last one they repeat it.
 HWY_INLINE void TransposeKeys(const NarrowTile& t, size_t position, TilePrefetch& prefetch) {
   const Floats d;
   const float* keys[kNarrowPositions];
   const size_t n = std::min(kNarrowPositions, t.n_positions - position);
+  if (t.dtype == DType::kQ8_0) return TransposeBlocks(t, position, n, prefetch);
   const float* first = reinterpret_cast<const float*>(t.keys) + position * t.dim;
   if (t.dtype == DType::kF16) {
     UnpackRows(t.dtype, t.keys + position * t.dim * 2, n, t.dim, t.memory);
@@ -123,6 +164,11 @@ HWY_INLINE FloatVec LoadValues(const NarrowTile& t, size_t position, size_t k) {
   const Floats d;
   const size_t at = position * t.dim + k, left = t.dim - k;
   if (t.dtype == DType::kF32) return LoadPart(d, reinterpret_cast<const float*>(t.values) + at, left);
+  if (t.dtype == DType::kQ8_0) {
+    const size_t block = at / kBlockElems;
+    return ScaledCodes(reinterpret_cast<const BlockQ8_0*>(t.values)[block].qs + at % kBlockElems,
+                       hn::Set(d, t.value_scales()[block]));
+  }
   const auto* const half = reinterpret_cast<const uint16_t*>(t.values) + at;
 #if NM_SIMD_HAVE_F16
   if (left >= kLanes) {
@@ -172,6 +218,9 @@ HWY_NOINLINE void AttendNarrow(const NarrowTile& t, size_t n_rows, const size_t*
     rescale[row] = NarrowProbabilities(t.scores + row * kTilePositions, first_seen[row], end_seen[row], t.n_positions,
                                        state.max[row], state.sum[row]);
   }
+  if (t.dtype == DType::kQ8_0) {
+    BlockScales(reinterpret_cast<const BlockQ8_0*>(t.values), t.n_positions * (t.dim / kBlockElems), t.value_scales());
+  }
   constexpr size_t kWide = std::min<size_t>((kBroadcasts == 8 ? 16 : 8) / kN, 4);  // 8 or 16 accumulators
   size_t k = 0;
   for (; k + kWide * kLanes <= t.dim; k += kWide * kLanes) NarrowValues<kN, kWide>(t, k, rescale, prefetch);
@@ -201,7 +250,7 @@ void AttendNarrowTile(const AttentionTask& task, size_t tile, size_t n, const st
                      .dim = task.kv->head_dim,
                      .stride = TileStride(task.kv->head_dim),
                      .n_positions = n,
-                     .prefetch_lines = std::max<size_t>(1, (task.kv->dtype == DType::kF16 ? 16 : 32) / kLanes)};
+                     .prefetch_lines = std::max<size_t>(1, 8 * task.kv->row_bytes() / task.kv->head_dim / kLanes)};
   if (task.n_rows == 1) {
     AttendNarrow<1>(t, task.n_rows, first_seen, end_seen, state, prefetch);
   } else if (task.n_rows == 2) {

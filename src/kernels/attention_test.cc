@@ -12,6 +12,7 @@
 #include "base/random.h"
 #include "kernels/target_test.h"
 #include "tensor/float16.h"
+#include "tensor/quantize.h"
 
 namespace npumoe {
 namespace {
@@ -55,8 +56,8 @@ struct Sequence {
             .head_dim = s.head_dim};
   }
   void Fill() {
-    if (s.dtype == DType::kF16) {
-      std::memset(key_cache.data(), 0xff, key_cache.size() * sizeof(float));  // NaN in f16
+    if (s.dtype != DType::kF32) {
+      std::memset(key_cache.data(), 0xff, key_cache.size() * sizeof(float));  // NaN in f16, as value and as scale
       std::memset(value_cache.data(), 0xff, value_cache.size() * sizeof(float));
     }
     const size_t stride = s.n_kv_heads * s.head_dim;
@@ -86,10 +87,24 @@ struct Sequence {
   std::vector<float> q, k, v, key_cache, value_cache;
 };
 
-// Largest error over bound of `got` against attention in double; `round_cache`: K and V through f16 first.
+// What a cache of the dtype keeps of rows of head_dim elements.
+std::vector<double> Cached(const Setting& s, const std::vector<float>& rows) {
+  std::vector<double> kept;
+  std::vector<std::byte> bytes(RowBytes(s.dtype, s.head_dim).value());
+  std::vector<float> row(s.head_dim);
+  for (size_t first = 0; first < rows.size(); first += s.head_dim) {
+    QuantizeRow(s.dtype, {&rows[first], s.head_dim}, bytes.data());
+    DequantizeRow(s.dtype, bytes.data(), row);
+    kept.insert(kept.end(), row.begin(), row.end());
+  }
+  return kept;
+}
+
+// Largest error over bound of `got` against attention in double over keys and values as the cache rounds them. What a
+// cache holds is taken exactly, so the bound is the same for all its types.
 double WorstRatio(const Sequence& sequence, const std::vector<float>& got) {
   const Setting& s = sequence.s;
-  const auto cached = [&](float x) { return static_cast<double>(s.dtype == DType::kF16 ? F16ToF32(F32ToF16(x)) : x); };
+  const std::vector<double> keys = Cached(s, sequence.k), values = Cached(s, sequence.v);
   const double scale = static_cast<double>(sequence.params().scale);
   double worst = 0;
   for (size_t p = 0; p < s.tokens; ++p) {
@@ -102,7 +117,7 @@ double WorstRatio(const Sequence& sequence, const std::vector<float>& got) {
       for (size_t j = begin; j <= p; ++j) {
         double sum = 0, magnitude = 0;
         for (size_t i = 0; i < s.head_dim; ++i) {
-          const double term = scale * q[i] * cached(sequence.k[at(j) + i]);
+          const double term = scale * q[i] * keys[at(j) + i];
           sum += term;
           magnitude += std::abs(term);
         }
@@ -121,7 +136,7 @@ double WorstRatio(const Sequence& sequence, const std::vector<float>& got) {
         error += weight * (score_error[j] + kEps * std::abs(score[j] - max));
         total += weight;
         for (size_t i = 0; i < s.head_dim; ++i) {
-          const double value = cached(sequence.v[at(j) + i]);
+          const double value = values[at(j) + i];
           weighted[i] += weight * value;
           magnitude[i] = std::max(magnitude[i], std::abs(value));
         }
@@ -132,7 +147,8 @@ double WorstRatio(const Sequence& sequence, const std::vector<float>& got) {
         // tile of 64); exp, inverse and the last product.
         const double chain = 4 * static_cast<double>(p - begin + 1) + 4 * static_cast<double>(p / 64 + 1) + 20;
         const double bound = magnitude[i] * (2 * error / total + 2 * widest + chain * kEps);
-        const double ratio = std::abs(got[(p * s.n_heads + head) * s.head_dim + i] - want) / bound;
+        const double off = std::abs(got[(p * s.n_heads + head) * s.head_dim + i] - want);
+        const double ratio = off == 0 ? 0 : off / bound;  // the bound of nothing but zeros is zero
         if (!(ratio <= worst)) worst = ratio;  // NaN counts as worst
         if (std::isnan(ratio)) return kNaN;
       }
@@ -223,6 +239,111 @@ TEST_P(AttentionTest, HalfCacheIsTheRoundedCache) {
   }
 }
 
+// One kv head of `dim`, one position: the bytes that Store writes for keys, which equal those for values.
+std::vector<std::byte> StoredBlocks(const std::vector<float>& row) {
+  std::vector<std::byte> keys(RowBytes(DType::kQ8_0, row.size()).value()), values(keys);
+  const KvView kv{.dtype = DType::kQ8_0,
+                  .keys = keys.data(),
+                  .values = values.data(),
+                  .n_kv_heads = 1,
+                  .capacity = 1,
+                  .head_dim = row.size()};
+  kv.Store(0, row.data(), row.data());
+  EXPECT_EQ(keys, values);
+  return keys;
+}
+
+TEST_P(AttentionTest, BlocksOfTheCacheAreThoseOfQuantizeRow) {
+  Random random(17);
+  std::vector<float> row(96);
+  std::vector<std::byte> want(3 * 34);
+  // Scales from zero and the subnormal ones, where codes are clamped, to the largest.
+  for (int exponent = -40; exponent <= 22; ++exponent) {
+    for (float& x : row) x = std::ldexp(static_cast<float>(2 * random.Uniform() - 1), exponent);
+    row[5] = row[40] = 0.0f;
+    row[41] = -0.0f;
+    QuantizeRow(DType::kQ8_0, row, want.data());
+    ASSERT_EQ(StoredBlocks(row), want) << exponent;
+  }
+}
+
+TEST_P(AttentionTest, ABlockKeepsItsElementsToHalfAStep) {
+  Random random(18);
+  std::vector<float> row(64), kept(64);
+  for (int round = 0; round < 200; ++round) {
+    for (float& x : row) x = static_cast<float>(std::exp(random.Gaussian()) * random.Gaussian());
+    DequantizeRow(DType::kQ8_0, StoredBlocks(row).data(), kept);
+    for (size_t block = 0; block < 64; block += 32) {
+      float largest = 0;
+      for (size_t i = block; i < block + 32; ++i) largest = std::max(largest, std::abs(row[i]));
+      // Half of a scale that was itself rounded to 11 bits.
+      const double step = static_cast<double>(largest) / 127 * (1 + 0x1p-11);
+      for (size_t i = block; i < block + 32; ++i) {
+        ASSERT_LE(std::abs(static_cast<double>(kept[i]) - static_cast<double>(row[i])), step / 2 * (1 + 0x1p-20));
+      }
+    }
+  }
+}
+
+TEST_P(AttentionTest, ABlockWithoutAFiniteScaleIsNaN) {
+  for (const float bad : {kNaN, -kNaN, kInf, -kInf, 127 * 65520.0f, -3e38f}) {
+    for (const size_t at : {32, 47, 63}) {
+      std::vector<float> row(96, 1.0f), kept(96);
+      row[at] = bad;
+      DequantizeRow(DType::kQ8_0, StoredBlocks(row).data(), kept);
+      for (size_t i = 0; i < 96; ++i) {
+        if (i / 32 == 1) {
+          ASSERT_TRUE(std::isnan(kept[i])) << bad << " at " << at << ": " << i;
+        } else {
+          ASSERT_NEAR(kept[i], 1.0f, 0x1p-11) << i;
+        }
+      }
+    }
+  }
+  std::vector<float> row(32, 127 * 65504.0f), kept(32);  // the largest that has a scale
+  DequantizeRow(DType::kQ8_0, StoredBlocks(row).data(), kept);
+  EXPECT_EQ(kept, row);
+}
+
+TEST_P(AttentionTest, NonFiniteKeysAndValuesComeOutOfABlockCache) {
+  const Setting s{.n_heads = 2, .n_kv_heads = 2, .head_dim = 64, .tokens = 70, .dtype = DType::kQ8_0};
+  for (const bool in_keys : {true, false}) {
+    Sequence sequence(s, 13);
+    const std::vector<float> before = sequence.Run(1, 1);
+    (in_keys ? sequence.k : sequence.v)[(40 * 2 + 1) * 64 + 3] = kInf;  // token 40, head 1, first block
+    sequence.Fill();
+    const std::vector<float> after = sequence.Run(1, 1), by_chunk = sequence.Run(70, 2);
+    for (size_t i = 0; i < after.size(); ++i) {
+      const bool hit = i / 128 >= 40 && i / 64 % 2 == 1 && (in_keys || i % 64 < 32);
+      if (hit) {
+        ASSERT_TRUE(std::isnan(after[i]) && std::isnan(by_chunk[i])) << i;
+      } else {
+        ASSERT_EQ(after[i], before[i]) << i;
+      }
+    }
+  }
+}
+
+TEST_P(AttentionTest, BlockCacheIsTheRoundedCache) {
+  const Setting settings[] = {
+      {.n_heads = 4, .n_kv_heads = 2, .head_dim = 32, .tokens = 90},
+      {.n_heads = 3, .n_kv_heads = 1, .head_dim = 96, .tokens = 70},
+      {.n_heads = 8, .n_kv_heads = 1, .head_dim = 64, .tokens = 130},
+      {.n_heads = 2, .n_kv_heads = 2, .head_dim = 128, .tokens = 67},
+      {.n_heads = 1, .n_kv_heads = 1, .head_dim = 256, .tokens = 66},
+      {.n_heads = 4, .n_kv_heads = 2, .head_dim = 32, .tokens = 300, .window = 64},
+      {.n_heads = 60, .n_kv_heads = 1, .head_dim = 32, .tokens = 5},
+  };
+  for (Setting s : settings) {
+    s.dtype = DType::kQ8_0;
+    for (const double spread : {1.0, 20.0}) {
+      Sequence sequence(s, 3, spread);
+      ASSERT_LE(WorstRatio(sequence, sequence.Run(s.tokens, 1)), 1.0) << s.head_dim << " dims, wide";
+      ASSERT_LE(WorstRatio(sequence, sequence.Run(1, 1)), 1.0) << s.head_dim << " dims, narrow";
+    }
+  }
+}
+
 TEST_P(AttentionTest, StoreRoundsToNearestEven) {
   // 1 + 2^-11 lies between 1 and 1 + 2^-10: to the even 1. 1 + 3 * 2^-11: to the even 1 + 2^-9. Then the largest
   // half, overflow, subnormals and infinity.
@@ -249,6 +370,9 @@ TEST_P(AttentionTest, ChunksAndThreadsChangeNoBit) {
       {.n_heads = 2, .n_kv_heads = 2, .head_dim = 9, .tokens = 540},
       {.n_heads = 4, .n_kv_heads = 1, .head_dim = 8, .tokens = 560, .window = 90},
       {.n_heads = 4, .n_kv_heads = 2, .head_dim = 16, .tokens = 140, .dtype = DType::kF16},
+      {.n_heads = 8, .n_kv_heads = 2, .head_dim = 64, .tokens = 150, .dtype = DType::kQ8_0},
+      {.n_heads = 3, .n_kv_heads = 3, .head_dim = 32, .tokens = 540, .dtype = DType::kQ8_0},
+      {.n_heads = 5, .n_kv_heads = 1, .head_dim = 96, .tokens = 130, .window = 70, .dtype = DType::kQ8_0},
   };
   for (const Setting& s : settings) {
     Sequence sequence(s, 11, 3.0);

@@ -19,9 +19,10 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 #if HWY_TARGET == HWY_SCALAR  // one lane: nothing to transpose
 
-template <class D>
-HWY_INLINE void LoadColumns(D d, const float* const* rows, size_t column, hn::Vec<D> (&v)[4]) {
-  for (size_t i = 0; i < 4; ++i) v[i] = hn::LoadU(d, rows[0] + column + i);
+template <class D, typename From>
+HWY_INLINE void LoadColumns(D d, const From* const* rows, size_t column, hn::Vec<D> (&v)[4]) {
+  const auto* const first = reinterpret_cast<const hn::TFromD<D>*>(rows[0] + column);
+  for (size_t i = 0; i < 4; ++i) v[i] = hn::LoadU(d, first + i);
 }
 
 template <class D>
@@ -32,10 +33,10 @@ HWY_INLINE void StoreColumns(D d, hn::Vec<D> (&v)[4], float* const* rows, size_t
 #else
 
 // Quarter b of the vector comes from rows[4 b]: assembled by loads of 16 bytes, which need no shuffle.
-template <class D>
-HWY_INLINE hn::Vec<D> LoadQuarters(D d, const float* const* rows, size_t column) {
+template <class D, typename From>
+HWY_INLINE hn::Vec<D> LoadQuarters(D d, const From* const* rows, size_t column) {
   if constexpr (hn::MaxLanes(D()) == 4) {
-    return hn::LoadU(d, rows[0] + column);
+    return hn::LoadU(d, reinterpret_cast<const hn::TFromD<D>*>(rows[0] + column));
   } else {
     const hn::Half<D> half;
     return hn::Combine(d, LoadQuarters(half, rows + hn::MaxLanes(half), column), LoadQuarters(half, rows, column));
@@ -64,9 +65,10 @@ HWY_INLINE void TransposeQuarters(D d, hn::Vec<D> (&v)[4]) {
   v[3] = hn::InterleaveUpper(d, even_high, odd_high);
 }
 
-// v[i] = column `column` + i of the rows, lane = row. One pointer per lane.
-template <class D>
-HWY_INLINE void LoadColumns(D d, const float* const* rows, size_t column, hn::Vec<D> (&v)[4]) {
+// v[i] = the 4 bytes i of the 16 that start at element `column` of a row, lane = row: column `column` + i where rows
+// are floats. One pointer per lane, at any address.
+template <class D, typename From>
+HWY_INLINE void LoadColumns(D d, const From* const* rows, size_t column, hn::Vec<D> (&v)[4]) {
   for (size_t i = 0; i < 4; ++i) v[i] = LoadQuarters(d, rows + i, column);
   TransposeQuarters(d, v);
 }

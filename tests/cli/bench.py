@@ -21,6 +21,15 @@ class Bench(Case):
         else:
             self.ok("bench", self.model, "-p", "8", "-n", "0", "-r", "1")
 
+    def test_the_type_of_the_cache_is_shown_where_it_is_not_the_default(self):
+        if self.debug:
+            return
+        flags = ["-p", "8", "-n", "4", "-ctk", "q8_0", "-ctv", "q8_0"]
+        head, _, *rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in self.bench(*flags).splitlines()]
+        self.assertEqual(head[5:9], ["type_k", "type_v", "test", "t/s"])
+        self.assertEqual([row[5:8] for row in rows[:2]], [["q8_0", "q8_0", "pp8"], ["q8_0", "q8_0", "tg4"]])
+        self.assertEqual({row["type_k"] for row in json.loads(self.bench(*flags, "--json"))}, {"q8_0"})
+
     def test_markdown_table(self):
         if self.debug:
             return

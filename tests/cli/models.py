@@ -18,6 +18,29 @@ class Info(Case):
         self.assertEqual(info["expert_bytes"], expected)
         self.assertEqual(info["kv_bytes_per_token"], info["n_layers"] * info["n_kv_heads"] * info["head_dim"] * 2 * 2)
 
+    def test_bytes_per_token_follow_the_type_of_the_cache(self):
+        for name, bits in (("f16", 16), ("f32", 32), ("q8_0", 8.5)):
+            with self.subTest(name=name):
+                flags = ["-ctk", name, "-ctv", name]
+                info = json.loads(self.ok("info", self.model, "--json", *flags).text())
+                self.assertEqual(info["kv_type"], name)
+                per_layer = info["n_kv_heads"] * info["head_dim"] * 2
+                self.assertEqual(info["kv_bytes_per_token"], info["n_layers"] * per_layer * bits / 8)
+                self.assertRegex(self.ok("info", self.model, *flags).text(), rf"(?m)^KV per token, {name} ")
+
+    def test_heads_that_blocks_of_the_cache_do_not_fill_are_refused(self):
+        folder = self.dir / "short-heads"
+        self.ok("make-model", "--shape", "tiny-mixtral", "--hf", "-o", folder)
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        # The same matrices, read as four times as many heads of 16 dims.
+        config.update(num_attention_heads=16, num_key_value_heads=8, head_dim=16)
+        (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+        self.ok("run", folder, "-p", "a", "-n", "1")
+        flags = ["-ctk", "q8_0", "-ctv", "q8_0"]
+        for command in (["run", folder, "-p", "a"], ["info", folder]):
+            with self.subTest(command=command[0]):
+                self.fails(1, "Q8_0 wants heads of a multiple of 32 dims, the model has 16", *command, *flags)
+
     def test_lists_tensors(self):
         info = json.loads(self.ok("info", self.model, "--json", "--tensors").text())
         self.assertEqual(len(info["tensors"]), info["n_tensors"])
