@@ -77,6 +77,26 @@ TEST(DemoModel, EightBitActivationsAreCloseToSixteen) {
   RecordProperty("mean_kl", std::to_string(report->agreement->mean_kl));
 }
 
+// Against a cache of f32, with activations of 16 bits, so that the cache alone rounds.
+TEST(DemoModel, ACacheOfEightBitsIsCloseToAnExactOne) {
+  EngineOptions options;
+  options.context_tokens = 512;
+  options.activation_bits = 16;
+  options.kv_type = KvType::kF32;
+  Engine exact = Engine::Open(kFolder + "demo-moe.gguf", options).value();
+  for (const auto& [type, most_kl] : {std::pair(KvType::kF16, 1e-6), {KvType::kQ8_0, 1e-3}}) {
+    options.kv_type = type;
+    Engine rounded = Engine::Open(kFolder + "demo-moe.gguf", options).value();
+    const auto report = Evaluate(rounded, &exact, ReadText(kFolder + "heldout/prose.txt"), {1000, 512}, {});
+    ASSERT_TRUE(report.ok()) << report.error().message;
+    EXPECT_LE(report->agreement->median_kl, most_kl);
+    EXPECT_GE(report->agreement->top1, 0.97);
+    const std::string name = type == KvType::kF16 ? "f16" : "q8_0";
+    RecordProperty(name + "_median_kl", std::to_string(report->agreement->median_kl));
+    std::printf("%s KL mean %g median %g p99 %g top1 %g ppl %g exact %g\n", name.c_str(), report->agreement->mean_kl, report->agreement->median_kl, report->agreement->p99_kl, report->agreement->top1, report->perplexity, report->agreement->other_perplexity);
+  }
+}
+
 TEST(DemoModel, LooksAKeyUpInItsContext) {
   Engine engine = OpenDemo();
   const std::string keys = "The code of garden is 4821.\nThe code of silver is 9035.\nThe code of window is 1776.\n";

@@ -360,7 +360,6 @@ TEST_P(NpuLayersTest, EveryTypeOfCacheReachesTheNpu) {
     RunReport report;
     const auto cpu = Logits(nullptr, nullptr, nullptr, cache);
     const auto npu = Logits(&plan, M2Max(), &report, cache);
-    std::printf("MEDIAN %g vs f32 %g\n", MedianKl(cpu, npu), MedianKl(Logits(nullptr, nullptr), npu));
     EXPECT_LE(MedianKl(cpu, npu), 1e-4);
     EXPECT_GT(report.Attention().dispatches, config().n_layers);  // of more than one chunk
     EXPECT_TRUE(report.fallbacks.empty()) << report.fallbacks.begin()->first;

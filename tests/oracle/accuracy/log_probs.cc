@@ -61,9 +61,12 @@ int main(int argc, char** argv) {
       options.activation_bits = static_cast<uint32_t>(std::atoi(value()));
     else if (std::strcmp(argv[i], "context") == 0)
       options.context_tokens = static_cast<uint32_t>(std::atoi(value()));
-    else if (std::strcmp(argv[i], "kv") == 0)
-      options.kv_type = std::strcmp(value(), "f16") == 0 ? npumoe::KvType::kF16 : npumoe::KvType::kF32;
-    else if (std::strcmp(argv[i], "phimoe-llama-cpp") == 0)
+    else if (std::strcmp(argv[i], "kv") == 0) {
+      const std::string type = value();
+      options.kv_type = type == "f16"    ? npumoe::KvType::kF16
+                        : type == "q8_0" ? npumoe::KvType::kQ8_0
+                                         : npumoe::KvType::kF32;
+    } else if (std::strcmp(argv[i], "phimoe-llama-cpp") == 0)
       options.phimoe_llama_cpp = true;
     else
       return 2;
