@@ -77,14 +77,15 @@ TEST(DemoModel, EightBitActivationsAreCloseToSixteen) {
   RecordProperty("mean_kl", std::to_string(report->agreement->mean_kl));
 }
 
-// Against a cache of f32, with activations of 16 bits, so that the cache alone rounds.
+// Against a cache of f32, with activations of 16 bits, so that the cache alone rounds: medians of 3e-8 (f16) and 2e-5
+// (q8_0) nats were seen, ten times that is allowed.
 TEST(DemoModel, ACacheOfEightBitsIsCloseToAnExactOne) {
   EngineOptions options;
   options.context_tokens = 512;
   options.activation_bits = 16;
   options.kv_type = KvType::kF32;
   Engine exact = Engine::Open(kFolder + "demo-moe.gguf", options).value();
-  for (const auto& [type, most_kl] : {std::pair(KvType::kF16, 1e-6), {KvType::kQ8_0, 1e-3}}) {
+  for (const auto& [type, most_kl] : {std::pair(KvType::kF16, 3e-7), {KvType::kQ8_0, 2e-4}}) {
     options.kv_type = type;
     Engine rounded = Engine::Open(kFolder + "demo-moe.gguf", options).value();
     const auto report = Evaluate(rounded, &exact, ReadText(kFolder + "heldout/prose.txt"), {1000, 512}, {});
@@ -93,7 +94,7 @@ TEST(DemoModel, ACacheOfEightBitsIsCloseToAnExactOne) {
     EXPECT_GE(report->agreement->top1, 0.97);
     const std::string name = type == KvType::kF16 ? "f16" : "q8_0";
     RecordProperty(name + "_median_kl", std::to_string(report->agreement->median_kl));
-    std::printf("%s KL mean %g median %g p99 %g top1 %g ppl %g exact %g\n", name.c_str(), report->agreement->mean_kl, report->agreement->median_kl, report->agreement->p99_kl, report->agreement->top1, report->perplexity, report->agreement->other_perplexity);
+    RecordProperty(name + "_mean_kl", std::to_string(report->agreement->mean_kl));
   }
 }
 

@@ -134,8 +134,8 @@ std::vector<double> TokensPerSecond(const BenchResult& result) {
 std::string BenchHead(BenchFormat format, const BenchColumns& columns) {
   if (format == BenchFormat::kJson) return "[\n";
   if (format != BenchFormat::kMarkdown) return "";
-  return fmt::format("| {:<30} | {:>10} | {:>10} | {:<10} | {:>7} |{}{} {:>15} | {:>20} |\n", "model", "size",
-                     "params", "backend", "threads", columns.ubatch ? " n_ubatch |" : "",
+  return fmt::format("| {:<30} | {:>10} | {:>10} | {:<10} | {:>7} |{}{} {:>15} | {:>20} |\n", "model", "size", "params",
+                     "backend", "threads", columns.ubatch ? " n_ubatch |" : "",
                      columns.kv_type ? " type_k | type_v |" : "", "test", "t/s") +
          fmt::format("| {:-<30} | {:->9}: | {:->9}: | {:-<10} | {:->6}: |{}{} {:->14}: | {:->19}: |\n", "", "", "", "",
                      "", columns.ubatch ? " -------: |" : "", columns.kv_type ? " -----: | -----: |" : "", "", "");

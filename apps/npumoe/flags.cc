@@ -259,8 +259,7 @@ void EngineFlags::AddTo(CLI::App& app) {
   auto* threads = app.add_option("-t,--threads", n_threads_, "threads; -1 = all cores");
   threads->take_last()->group(group);
   BindEnvironment(threads, "THREADS");
-  auto* type_k =
-      app.add_option("--cache-type-k", type_k_, kCacheTypeText);
+  auto* type_k = app.add_option("--cache-type-k", type_k_, kCacheTypeText);
   type_k->take_last()->group(group);
   BindEnvironment(type_k, "CACHE_TYPE_K");
   auto* type_v = app.add_option("--cache-type-v", type_v_, "-ctv: see -ctk");

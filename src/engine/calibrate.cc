@@ -89,8 +89,8 @@ class Calibrator {
     const uint32_t wanted =
         options_.window_tokens > 0 ? options_.window_tokens : std::max(kLeastWindow, lengths.back());
     window_ = std::min(wanted, engine_.options.context_tokens);
-    NM_TRY_VAR(KvCache kv, KvCache::Make(config_, KvDType(engine_.options.kv_type),
-                                         std::min<size_t>(window_, LongestText())));
+    NM_TRY_VAR(KvCache kv,
+               KvCache::Make(config_, KvDType(engine_.options.kv_type), std::min<size_t>(window_, LongestText())));
     RoutingStatsBuilder builder(ShapeOf(config_), lengths);
     NM_TRY_VAR(const bool complete, ReadAll(kv, progress, builder));
     const bool has_pairs = builder.has_co_activation();

@@ -160,11 +160,12 @@ HWY_INLINE float NarrowProbabilities(float* scores, size_t first_seen, size_t en
 }
 
 // A vector of one position's values from dimension `k` on; zeros beyond the last dimension.
+template <DType kType>
 HWY_INLINE FloatVec LoadValues(const NarrowTile& t, size_t position, size_t k) {
   const Floats d;
   const size_t at = position * t.dim + k, left = t.dim - k;
-  if (t.dtype == DType::kF32) return LoadPart(d, reinterpret_cast<const float*>(t.values) + at, left);
-  if (t.dtype == DType::kQ8_0) {
+  if constexpr (kType == DType::kF32) return LoadPart(d, reinterpret_cast<const float*>(t.values) + at, left);
+  if constexpr (kType == DType::kQ8_0) {
     const size_t block = at / kBlockElems;
     return ScaledCodes(reinterpret_cast<const BlockQ8_0*>(t.values)[block].qs + at % kBlockElems,
                        hn::Set(d, t.value_scales()[block]));
@@ -182,7 +183,7 @@ HWY_INLINE FloatVec LoadValues(const NarrowTile& t, size_t position, size_t k) {
 }
 
 // out = out * rescale + probabilities * values, for kN rows and kWide vectors of dimensions.
-template <size_t kN, size_t kWide>
+template <size_t kN, size_t kWide, DType kType>
 HWY_INLINE void NarrowValues(const NarrowTile& t, size_t k, const float* rescale, TilePrefetch& prefetch) {
   const Floats d;
   FloatVec acc[kN][kWide];
@@ -194,7 +195,7 @@ HWY_INLINE void NarrowValues(const NarrowTile& t, size_t k, const float* rescale
   for (size_t position = 0; position < t.n_positions; ++position) {
     if (position % 4 == 0) prefetch.Fetch(t.prefetch_lines);
     FloatVec value[kWide];
-    for (size_t v = 0; v < kWide; ++v) value[v] = LoadValues(t, position, k + v * kLanes);
+    for (size_t v = 0; v < kWide; ++v) value[v] = LoadValues<kType>(t, position, k + v * kLanes);
     for (size_t i = 0; i < kN; ++i) {
       const FloatVec weight = hn::Set(d, t.scores[i * kTilePositions + position]);
       for (size_t v = 0; v < kWide; ++v) acc[i][v] = hn::MulAdd(weight, value[v], acc[i][v]);
@@ -203,6 +204,15 @@ HWY_INLINE void NarrowValues(const NarrowTile& t, size_t k, const float* rescale
   for (size_t i = 0; i < kN; ++i) {
     for (size_t v = 0; v < kWide; ++v) hn::Store(acc[i][v], d, t.out + i * t.stride + k + v * kLanes);
   }
+}
+
+// All dimensions of the values.
+template <size_t kN, DType kType>
+HWY_INLINE void AddNarrowValues(const NarrowTile& t, const float* rescale, TilePrefetch& prefetch) {
+  constexpr size_t kWide = std::min<size_t>((kBroadcasts == 8 ? 16 : 8) / kN, 4);  // 8 or 16 accumulators
+  size_t k = 0;
+  for (; k + kWide * kLanes <= t.dim; k += kWide * kLanes) NarrowValues<kN, kWide, kType>(t, k, rescale, prefetch);
+  for (; k < t.dim; k += kLanes) NarrowValues<kN, 1, kType>(t, k, rescale, prefetch);
 }
 
 // kN is the number of rows, rounded up to what there is code for; the rows that fill up repeat the last one.
@@ -220,11 +230,12 @@ HWY_NOINLINE void AttendNarrow(const NarrowTile& t, size_t n_rows, const size_t*
   }
   if (t.dtype == DType::kQ8_0) {
     BlockScales(reinterpret_cast<const BlockQ8_0*>(t.values), t.n_positions * (t.dim / kBlockElems), t.value_scales());
+    AddNarrowValues<kN, DType::kQ8_0>(t, rescale, prefetch);
+  } else if (t.dtype == DType::kF16) {
+    AddNarrowValues<kN, DType::kF16>(t, rescale, prefetch);
+  } else {
+    AddNarrowValues<kN, DType::kF32>(t, rescale, prefetch);
   }
-  constexpr size_t kWide = std::min<size_t>((kBroadcasts == 8 ? 16 : 8) / kN, 4);  // 8 or 16 accumulators
-  size_t k = 0;
-  for (; k + kWide * kLanes <= t.dim; k += kWide * kLanes) NarrowValues<kN, kWide>(t, k, rescale, prefetch);
-  for (; k < t.dim; k += kLanes) NarrowValues<kN, 1>(t, k, rescale, prefetch);
 }
 
 // Outputs of the narrow kernels stand behind the first strip of the state, row by row, until the split is done.

@@ -149,7 +149,7 @@ double WorstRatio(const Sequence& sequence, const std::vector<float>& got) {
         const double bound = magnitude[i] * (2 * error / total + 2 * widest + chain * kEps);
         const double off = std::abs(got[(p * s.n_heads + head) * s.head_dim + i] - want);
         const double ratio = off == 0 ? 0 : off / bound;  // the bound of nothing but zeros is zero
-        if (!(ratio <= worst)) worst = ratio;  // NaN counts as worst
+        if (!(ratio <= worst)) worst = ratio;             // NaN counts as worst
         if (std::isnan(ratio)) return kNaN;
       }
     }
