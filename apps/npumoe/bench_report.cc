@@ -7,7 +7,6 @@
 #include <thread>
 
 #include "apps/npumoe/bench.h"
-#include "apps/npumoe/flags.h"
 #include "apps/npumoe/machine.h"
 #include "apps/npumoe/text.h"
 

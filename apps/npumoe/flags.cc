@@ -219,18 +219,6 @@ Result<KvType> ParseKvType(const std::string& type_k, const std::string& type_v)
   return Error{Code::kInvalidArgument, fmt::format("-ctk: wants f16, f32 or q8_0, got '{}'", OneLine(type_k))};
 }
 
-std::string_view KvTypeName(KvType type) {
-  switch (type) {
-    case KvType::kF16:
-      return "f16";
-    case KvType::kF32:
-      return "f32";
-    case KvType::kQ8_0:
-      return "q8_0";
-  }
-  return "";
-}
-
 Result<uint32_t> ParseThreads(int64_t n_threads) {
   if (n_threads < -1 || n_threads > int64_t{kMaxThreads}) {
     return Error{Code::kInvalidArgument,

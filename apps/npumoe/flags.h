@@ -59,7 +59,6 @@ inline constexpr const char kActivationBitsText[] =
 inline constexpr const char kCacheTypeText[] = "-ctk: type of the KV cache, f16, f32 or q8_0; give -ctv the same";
 // "f16", "f32" or "q8_0" for -ctk and -ctv; both must say the same.
 Result<KvType> ParseKvType(const std::string& type_k, const std::string& type_v);
-std::string_view KvTypeName(KvType type);
 // 0 for "all cores" spelled -1 or 0; an error above kMaxThreads or below -1.
 Result<uint32_t> ParseThreads(int64_t n_threads);
 inline constexpr uint32_t kMaxChunkTokens = 1u << 16;    // the engine's limits, told as usage errors here

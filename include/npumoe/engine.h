@@ -21,6 +21,7 @@ namespace npumoe {
 // Of keys and values in the cache. kQ8_0, 8 bits and a scale for every 32 dimensions, takes 53 % of kF16 and wants a
 // head_dim that is a multiple of 32 (else kUnsupported); its rounding is told in docs/numerics.md.
 enum class KvType { kF16, kF32, kQ8_0 };
+std::string_view KvTypeName(KvType type);  // "f16"
 
 // Prompts on an NPU; decode stays on the CPU.
 struct NpuOptions {

@@ -64,7 +64,7 @@ RunIdentity Engine::identity() const {
   const EngineOptions& options = impl_->options;
   RunIdentity identity;
   identity.model_hash = ModelHash(impl_->model);
-  identity.numerics = fmt::format("kv {}, activations {} bits{}{}", options.kv_type == KvType::kF16 ? "f16" : "f32",
+  identity.numerics = fmt::format("kv {}, activations {} bits{}{}", KvTypeName(options.kv_type),
                                   options.activation_bits, options.phimoe_llama_cpp ? ", phimoe as llama.cpp" : "",
                                   options.tokenizer_pre.empty() ? "" : ", tokenizer " + options.tokenizer_pre);
   if (impl_->npu == nullptr) return identity;

@@ -332,6 +332,8 @@ TEST_F(OneModel, BytesOfTheCacheFollowItsType) {
     EXPECT_EQ(DescribeModel(path, options)->kv_bytes_per_token, 2 * 2 * 2 * row_bytes);
     Engine engine = Engine::Open(path, options).value();
     EXPECT_EQ(engine.info().kv_bytes_per_token, 2 * 2 * 2 * row_bytes);
+    // What a run is told apart by names the type.
+    EXPECT_TRUE(engine.identity().numerics.starts_with("kv " + std::string(KvTypeName(type)) + ", "));
     EXPECT_EQ(engine.NewSession()->memory().kv_cache, 2 * 2 * 2 * row_bytes * 100);
   }
 }
@@ -351,7 +353,7 @@ TEST_F(OneModel, BlocksOfTheCacheMustFillTheHeads) {
     if (filled.ok()) continue;
     EXPECT_EQ(filled.error().code, Code::kUnsupported);
     EXPECT_EQ(filled.error().message,
-              "KV cache: Q8_0 wants heads of a multiple of 32 dims, the model has " + std::to_string(head_dim));
+              "KV cache: q8_0 wants heads of a multiple of 32 dims, the model has " + std::to_string(head_dim));
   }
 }
 

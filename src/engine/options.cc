@@ -43,11 +43,23 @@ DType KvDType(KvType type) {
   return DType::kF16;
 }
 
+std::string_view KvTypeName(KvType type) {
+  switch (type) {
+    case KvType::kF16:
+      return "f16";
+    case KvType::kF32:
+      return "f32";
+    case KvType::kQ8_0:
+      return "q8_0";
+  }
+  return "";
+}
+
 Result<uint64_t> KvBytesPerToken(KvType type, const ModelConfig& config) {
   const DTypeInfo& info = Info(KvDType(type));
   if (config.head_dim % info.block_elems != 0) {
     return MakeError(Code::kUnsupported, "KV cache: {} wants heads of a multiple of {} dims, the model has {}",
-                     info.name, info.block_elems, config.head_dim);
+                     KvTypeName(type), info.block_elems, config.head_dim);
   }
   return KvCache::ReservedBytes(config, KvDType(type), 1);
 }

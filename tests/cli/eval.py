@@ -140,6 +140,7 @@ class Eval(Case):
             ("data_hash", ["eval", self.model, "--task", "hellaswag", "--data", data]),
             ("shots '0', this one has '1'", [*self.task, "--shots", "1"]),
             ("numerics", [*self.task, "-ctk", "f32", "-ctv", "f32"]),
+            ("numerics", [*self.task, "-ctk", "q8_0", "-ctv", "q8_0"]),
             ("npu '', this one has 'sim:m2-max'", [*self.task, *NPU, "--activation-bits", "8"]),
             ("task 'hellaswag', this one has 'needle-single'", ["eval", self.model, "--task", "needle-single", "--length", "100"]),
         ]:

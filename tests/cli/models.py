@@ -39,7 +39,7 @@ class Info(Case):
         flags = ["-ctk", "q8_0", "-ctv", "q8_0"]
         for command in (["run", folder, "-p", "a"], ["info", folder]):
             with self.subTest(command=command[0]):
-                self.fails(1, "Q8_0 wants heads of a multiple of 32 dims, the model has 16", *command, *flags)
+                self.fails(1, "q8_0 wants heads of a multiple of 32 dims, the model has 16", *command, *flags)
 
     def test_lists_tensors(self):
         info = json.loads(self.ok("info", self.model, "--json", "--tensors").text())
