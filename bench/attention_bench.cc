@@ -12,7 +12,7 @@
 #include "kernels/attention.h"
 #include "report.h"
 #include "roof.h"
-#include "tensor/float16.h"
+#include "tensor/quantize.h"
 
 namespace npumoe {
 namespace {
@@ -31,12 +31,20 @@ struct Case {
 };
 
 constexpr Case kCases[] = {
-    {"prefill qwen3-moe", DType::kF32, 32, 4, 128, 512, 0},    {"prefill qwen3-moe", DType::kF16, 32, 4, 128, 512, 0},
-    {"prefill qwen3-moe", DType::kF16, 32, 4, 128, 512, 3584}, {"prefill phi-3.5-moe", DType::kF16, 32, 8, 128, 512, 0},
-    {"prefill olmoe", DType::kF16, 16, 16, 128, 512, 0},       {"prefill small", DType::kF32, 8, 4, 64, 256, 0},
-    {"decode qwen3-moe", DType::kF32, 32, 4, 128, 1, 4095},    {"decode qwen3-moe", DType::kF16, 32, 4, 128, 1, 511},
-    {"decode qwen3-moe", DType::kF16, 32, 4, 128, 1, 4095},    {"decode phi-3.5-moe", DType::kF16, 32, 8, 128, 1, 4095},
-    {"decode olmoe", DType::kF16, 16, 16, 128, 1, 4095},       {"decode one kv head", DType::kF16, 8, 1, 128, 1, 16383},
+    {"prefill qwen3-moe", DType::kF32, 32, 4, 128, 512, 0},
+    {"prefill qwen3-moe", DType::kF16, 32, 4, 128, 512, 0},
+    {"prefill qwen3-moe", DType::kF16, 32, 4, 128, 512, 3584},
+    {"prefill phi-3.5-moe", DType::kF16, 32, 8, 128, 512, 0},
+    {"prefill qwen3-moe", DType::kQ8_0, 32, 4, 128, 512, 3584},
+    {"prefill olmoe", DType::kF16, 16, 16, 128, 512, 0},
+    {"prefill small", DType::kF32, 8, 4, 64, 256, 0},
+    {"decode qwen3-moe", DType::kF32, 32, 4, 128, 1, 4095},
+    {"decode qwen3-moe", DType::kF16, 32, 4, 128, 1, 511},
+    {"decode qwen3-moe", DType::kF16, 32, 4, 128, 1, 4095},
+    {"decode phi-3.5-moe", DType::kF16, 32, 8, 128, 1, 4095},
+    {"decode qwen3-moe", DType::kQ8_0, 32, 4, 128, 1, 4095},
+    {"decode olmoe", DType::kF16, 16, 16, 128, 1, 4095},
+    {"decode one kv head", DType::kF16, 8, 1, 128, 1, 16383},
 };
 
 struct Layer {
@@ -47,20 +55,21 @@ struct Layer {
 bool ResultIsRight(const Case& c, const KvView& kv, const float* q, const float* out, size_t token, size_t head,
                    double scale) {
   const size_t kv_head = head / (c.n_heads / c.n_kv_heads), last = c.before + token;
-  const auto at = [&](const std::byte* cache, size_t position, size_t i) {
-    const size_t index = (kv_head * kv.capacity + position) * c.head_dim + i;
-    if (c.dtype == DType::kF32) return static_cast<double>(reinterpret_cast<const float*>(cache)[index]);
-    return static_cast<double>(F16ToF32(reinterpret_cast<const uint16_t*>(cache)[index]));
+  std::vector<float> key(c.head_dim), value(c.head_dim);
+  const auto read = [&](const std::byte* cache, size_t position, std::vector<float>& to) {
+    DequantizeRow(c.dtype, cache + (kv_head * kv.capacity + position) * kv.row_bytes(), to);
   };
   const size_t row = (token * c.n_heads + head) * c.head_dim;
   double sum = 0.0;
   std::vector<double> want(c.head_dim);
   for (size_t position = 0; position <= last; ++position) {
     double score = 0.0;
-    for (size_t i = 0; i < c.head_dim; ++i) score += static_cast<double>(q[row + i]) * at(kv.keys, position, i);
+    read(kv.keys, position, key);
+    read(kv.values, position, value);
+    for (size_t i = 0; i < c.head_dim; ++i) score += static_cast<double>(q[row + i]) * static_cast<double>(key[i]);
     const double weight = std::exp(scale * score);
     sum += weight;
-    for (size_t i = 0; i < c.head_dim; ++i) want[i] += weight * at(kv.values, position, i);
+    for (size_t i = 0; i < c.head_dim; ++i) want[i] += weight * static_cast<double>(value[i]);
   }
   for (size_t i = 0; i < c.head_dim; ++i) {
     if (!(std::abs(static_cast<double>(out[row + i]) - want[i] / sum) <= 1e-5)) return false;
@@ -71,7 +80,7 @@ bool ResultIsRight(const Case& c, const KvView& kv, const float* q, const float*
 // False if the results are wrong.
 bool RunCase(const Case& c, ThreadPool& threads) {
   const size_t positions = c.before + c.tokens, cols = c.n_heads * c.head_dim;
-  const size_t cache_bytes = c.n_kv_heads * positions * c.head_dim * (c.dtype == DType::kF16 ? 2 : 4);
+  const size_t cache_bytes = RowBytes(c.dtype, c.n_kv_heads * positions * c.head_dim).value();
   const bool decode = c.tokens == 1;
   const size_t n_layers = decode ? kColdBytes / (2 * cache_bytes) : 1;
   Random random(1);
