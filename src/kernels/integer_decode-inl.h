@@ -14,6 +14,7 @@
 #include <cstring>
 
 #include "hwy/highway.h"
+#include "kernels/integer_format.h"
 #include "kernels/slab-inl.h"
 #include "tensor/blocks.h"
 #include "tensor/float16.h"
@@ -44,55 +45,6 @@ HWY_INLINE __m512 ExponentsToScales(__m128i exponents) {
   const __m512i subnormal = _mm512_sllv_epi32(_mm512_set1_epi32(0x00200000), e);
   return _mm512_castsi512_ps(_mm512_mask_mov_epi32(normal, _mm512_cmple_epi32_mask(e, one), subnormal));
 }
-
-// ---- What the formats have in common: elements per block, zero of the codes, groups per 32 elements, offsets or not.
-
-template <typename Block>
-struct Format;
-template <>
-struct Format<BlockQ8_0> {
-  static constexpr size_t kElems = 32;
-  static constexpr int kZero = 128, kGroups = 1;
-  static constexpr bool kOffset = false;
-};
-template <>
-struct Format<BlockQ4_0> {
-  static constexpr size_t kElems = 32;
-  static constexpr int kZero = 8, kGroups = 1;
-  static constexpr bool kOffset = false;
-};
-template <>
-struct Format<BlockQ4_1> {
-  static constexpr size_t kElems = 32;
-  static constexpr int kZero = 0, kGroups = 1;
-  static constexpr bool kOffset = true;
-};
-template <>
-struct Format<BlockQ5_0> {
-  static constexpr size_t kElems = 32;
-  static constexpr int kZero = 16, kGroups = 1;
-  static constexpr bool kOffset = false;
-};
-template <>
-struct Format<BlockQ5_1> : Format<BlockQ4_1> {};
-template <>
-struct Format<BlockIQ4NL> : Format<BlockQ8_0> {};
-template <>
-struct Format<BlockMXFP4> : Format<BlockQ8_0> {};
-template <>
-struct Format<BlockQ4K> {
-  static constexpr size_t kElems = 256;
-  static constexpr int kZero = 0, kGroups = 1;
-  static constexpr bool kOffset = true;
-};
-template <>
-struct Format<BlockQ5K> : Format<BlockQ4K> {};
-template <>
-struct Format<BlockQ6K> {
-  static constexpr size_t kElems = 256;
-  static constexpr int kZero = 32, kGroups = 2;
-  static constexpr bool kOffset = false;
-};
 
 // ---- Formats of 32-element blocks
 
@@ -126,20 +78,20 @@ HWY_INLINE void DecodeCodes(const BlockQ4_1* q, size_t stride, const Take& take)
   DecodeNibbles(q->qs, stride, take);
 }
 
-// Through a table of 16 signed values.
-template <typename Take>
+// Through a table of 16 signed values, with the zero added.
+template <int kZero, typename Take>
 HWY_INLINE void DecodeTable(const uint8_t* qs, size_t stride, const int8_t* table, const Take& take) {
   __m512i values = _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
-  values = _mm512_xor_si512(values, _mm512_set1_epi8(-128));
+  values = _mm512_add_epi8(values, _mm512_set1_epi8(static_cast<char>(kZero)));
   DecodeNibbles(qs, stride, [&](size_t word, __m512i codes) { take(word, _mm512_shuffle_epi8(values, codes)); });
 }
 template <typename Take>
 HWY_INLINE void DecodeCodes(const BlockIQ4NL* q, size_t stride, const Take& take) {
-  DecodeTable(q->qs, stride, kIq4Values.data(), take);
+  DecodeTable<Format<BlockIQ4NL>::kZero>(q->qs, stride, kIq4Values.data(), take);
 }
 template <typename Take>
 HWY_INLINE void DecodeCodes(const BlockMXFP4* q, size_t stride, const Take& take) {
-  DecodeTable(q->qs, stride, kMxfp4Values.data(), take);
+  DecodeTable<Format<BlockMXFP4>::kZero>(q->qs, stride, kMxfp4Values.data(), take);
 }
 
 // With 16 added to the codes of the elements whose bit in qh is set.

@@ -15,6 +15,7 @@
 #include "hwy/highway.h"
 #include "kernels/integer_decode-inl.h"
 #include "kernels/integer_direct-inl.h"
+#include "kernels/integer_narrow-inl.h"
 #include "kernels/integer_tile-inl.h"
 
 #if HWY_TARGET == HWY_AVX3_DL
@@ -170,57 +171,16 @@ HWY_NOINLINE void MultiplyStrip(const StripArgs& args, bool prepared) {
   }
 }
 
-template <int kBytes>
-void RunStripOf(const StripArgs& args, bool prepared) {
-  switch (args.w.dtype) {
-    case DType::kQ8_0:
-      return MultiplyStrip<BlockQ8_0, kBytes>(args, prepared);
-    case DType::kQ4_0:
-      return MultiplyStrip<BlockQ4_0, kBytes>(args, prepared);
-    case DType::kQ4_1:
-      return MultiplyStrip<BlockQ4_1, kBytes>(args, prepared);
-    case DType::kQ5_0:
-      return MultiplyStrip<BlockQ5_0, kBytes>(args, prepared);
-    case DType::kQ5_1:
-      return MultiplyStrip<BlockQ5_1, kBytes>(args, prepared);
-    case DType::kQ4_K:
-      return MultiplyStrip<BlockQ4K, kBytes>(args, prepared);
-    case DType::kQ5_K:
-      return MultiplyStrip<BlockQ5K, kBytes>(args, prepared);
-    case DType::kQ6_K:
-      return MultiplyStrip<BlockQ6K, kBytes>(args, prepared);
-    case DType::kIQ4_NL:
-      return MultiplyStrip<BlockIQ4NL, kBytes>(args, prepared);
-    case DType::kMXFP4:
-      return MultiplyStrip<BlockMXFP4, kBytes>(args, prepared);
-    default:
-      NM_CHECK(false && "HasIntegerStrip said no");
-  }
-}
-
 }  // namespace
 
 void RunIntegerStripTarget(const StripArgs& args, Activations activations, bool prepared) {
-  activations == Activations::k8Bits ? RunStripOf<1>(args, prepared) : RunStripOf<2>(args, prepared);
+  const bool known = WithIntegerFormat(args.w.dtype, [&]<typename Block>() {
+    activations == Activations::k8Bits ? MultiplyStrip<Block, 1>(args, prepared) : MultiplyStrip<Block, 2>(args, prepared);
+  });
+  NM_CHECK(known);
 }
 
-bool HasIntegerStripTarget(DType dtype) {
-  switch (dtype) {
-    case DType::kQ8_0:
-    case DType::kQ4_0:
-    case DType::kQ4_1:
-    case DType::kQ5_0:
-    case DType::kQ5_1:
-    case DType::kQ4_K:
-    case DType::kQ5_K:
-    case DType::kQ6_K:
-    case DType::kIQ4_NL:
-    case DType::kMXFP4:
-      return true;
-    default:
-      return false;
-  }
-}
+bool HasIntegerStripTarget(DType dtype) { return HasIntegerFormat(dtype); }
 
 size_t IntegerScratchFloatsTarget(size_t max_inner, Activations activations) {
   const size_t block = activations == Activations::k8Bits ? sizeof(XBlock<1>) : sizeof(XBlock<2>);
@@ -231,6 +191,28 @@ size_t IntegerScratchFloatsTarget(size_t max_inner, Activations activations) {
 }  // namespace HWY_NAMESPACE
 }  // namespace npumoe
 HWY_POP_ATTRIBUTES
+
+#elif HWY_TARGET == HWY_AVX2 || HWY_ARCH_ARM_A64
+
+NPUMOE_NARROW_BEGIN;
+namespace npumoe {
+namespace HWY_NAMESPACE {
+
+void RunIntegerStripTarget(const StripArgs& args, Activations activations, bool prepared) {
+  const bool known = WithIntegerFormat(
+      args.w.dtype, [&]<typename Block>() { RunNarrowStrip<Block>(args, activations, prepared); });
+  NM_CHECK(known);
+}
+
+bool HasIntegerStripTarget(DType dtype) { return (HWY_ARCH_X86 || HasByteDots()) && HasIntegerFormat(dtype); }
+
+size_t IntegerScratchFloatsTarget(size_t max_inner, Activations activations) {
+  return NarrowScratchFloats(max_inner, activations);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace npumoe
+NPUMOE_NARROW_END;
 
 #else
 

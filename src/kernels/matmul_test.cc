@@ -7,9 +7,9 @@
 #include <cstdlib>
 #include <limits>
 #include <new>
-#include <tuple>
 
 #include "kernels/bf16_strip.h"
+#include "kernels/byte_dots.h"
 #include "kernels/integer_strip.h"
 #include "kernels/vector_ops.h"
 #define HWY_WANT_AVX3_DL
@@ -32,29 +32,53 @@ std::atomic<size_t> g_allocations{0};
 namespace npumoe {
 namespace {
 
-using TargetAndActivations = std::tuple<int64_t, Activations>;
+// A way of computing: SIMD target, activations, and whether dot products of bytes beyond the target may be used.
+struct Way {
+  int64_t target;
+  Activations activations;
+  bool byte_dots;
+};
 
-// Every SIMD target, and those with integers with activations of 8 and of 16 bits.
-std::vector<TargetAndActivations> EveryCase() {
-  std::vector<TargetAndActivations> all;
+bool UsesIntegers(const Way& way) {
+  if (way.target == HWY_AVX3_DL || way.target == HWY_AVX2) return true;
+  return HWY_ARCH_ARM_A64 && way.byte_dots;
+}
+
+// Every SIMD target, those with integers with activations of 8 and of 16 bits, and those for which this CPU has more
+// dot products with and without them.
+std::vector<Way> EveryWay() {
+  std::vector<Way> all;
   for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    if (target == HWY_AVX3_DL) all.emplace_back(target, Activations::k8Bits);
-    all.emplace_back(target, Activations::k16Bits);
+    for (const bool byte_dots : {true, false}) {
+      if (byte_dots && !HasByteDots() && target != HWY_AVX3_DL) continue;
+      if (byte_dots != (target == HWY_AVX3_DL) && target != HWY_AVX2 && !HWY_ARCH_ARM_A64) continue;
+      const Way way = {target, Activations::k16Bits, byte_dots};
+      all.push_back(way);
+      if (UsesIntegers(way)) all.push_back({target, Activations::k8Bits, byte_dots});
+    }
   }
   return all;
 }
 
-class MatMulTest : public testing::TestWithParam<TargetAndActivations> {
+std::string NameOf(const Way& way) {
+  return std::string(hwy::TargetName(way.target)) + (way.byte_dots && way.target != HWY_AVX3_DL ? "_dots" : "") +
+         (way.activations == Activations::k8Bits ? "_8" : "");
+}
+
+class MatMulTest : public testing::TestWithParam<Way> {
  protected:
-  void SetUp() override { hwy::SetSupportedTargetsForTest(std::get<0>(GetParam())); }
-  void TearDown() override { hwy::SetSupportedTargetsForTest(0); }
-  const Activations activations_ = std::get<1>(GetParam());
+  void SetUp() override {
+    hwy::SetSupportedTargetsForTest(GetParam().target);
+    AllowByteDots(GetParam().byte_dots);
+  }
+  void TearDown() override {
+    hwy::SetSupportedTargetsForTest(0);
+    AllowByteDots(true);
+  }
+  const Activations activations_ = GetParam().activations;
 };
-INSTANTIATE_TEST_SUITE_P(Simd, MatMulTest, testing::ValuesIn(EveryCase()),
-                         [](const testing::TestParamInfo<TargetAndActivations>& test) {
-                           const bool int8 = std::get<1>(test.param) == Activations::k8Bits;
-                           return std::string(hwy::TargetName(std::get<0>(test.param))) + (int8 ? "_8" : "");
-                         });
+INSTANTIATE_TEST_SUITE_P(Simd, MatMulTest, testing::ValuesIn(EveryWay()),
+                         [](const testing::TestParamInfo<Way>& test) { return NameOf(test.param); });
 
 // The largest integer an activation becomes.
 double LargestInteger(Activations activations) { return activations == Activations::k8Bits ? 127.0 : 32639.0; }
@@ -348,10 +372,8 @@ float IntegerDot(const float* x, const std::byte* row, size_t k, Activations act
 }
 
 TEST_P(MatMulTest, IntegerPathGivesTheBitsOfItsDefinition) {
-  if (!HasIntegerStrip(DType::kQ8_0)) {
-    EXPECT_STRNE(SimdTargetName(), "AVX3_DL");
-    return;
-  }
+  ASSERT_EQ(HasIntegerStrip(DType::kQ8_0), UsesIntegers(GetParam()));
+  if (!UsesIntegers(GetParam())) return;
   ThreadPool pool(1);
   MatMul matmul(pool, 1056, activations_);
   Random random(9);
@@ -441,7 +463,7 @@ TEST_P(MatMulTest, ErrorIsThatOfEightBitActivationsOrFarBelow) {
   }
 }
 
-TEST_P(MatMulTest, NamesTheTarget) { EXPECT_STREQ(SimdTargetName(), hwy::TargetName(std::get<0>(GetParam()))); }
+TEST_P(MatMulTest, NamesTheTarget) { EXPECT_STREQ(SimdTargetName(), hwy::TargetName(GetParam().target)); }
 
 }  // namespace
 }  // namespace npumoe

@@ -10,9 +10,9 @@
 #endif
 
 #include <cstddef>
-#include <cstring>
 
 #include "hwy/highway.h"
+#include "kernels/weight_rows.h"
 
 #if HWY_TARGET == HWY_AVX3_DL
 
@@ -21,45 +21,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace npumoe {
 namespace HWY_NAMESPACE {
-
-inline constexpr size_t kSlabRows = 16;
-
-// 16 rows of one type: row r starts at first + r * stride.
-struct SlabRows {
-  const std::byte* first;
-  size_t stride;
-};
-
-// Asks for the rows that are multiplied later, a few lines at every step of what is multiplied now: a read from memory
-// takes as long as hundreds of multiplications.
-class Ahead {
- public:
-  Ahead() = default;
-  // `row_bytes` bytes of each of n_rows rows from rows.first on, in n_steps steps.
-  Ahead(const SlabRows& rows, size_t n_rows, size_t row_bytes, size_t n_steps)
-      : row_(rows.first),
-        stride_(rows.stride),
-        row_bytes_(row_bytes),
-        left_(n_rows * (row_bytes / kLine + 1)),
-        per_step_(n_steps == 0 ? 0 : (left_ + n_steps - 1) / n_steps) {}
-
-  HWY_INLINE void Step() {
-    for (size_t i = 0; i < per_step_ && left_ != 0; ++i, --left_) {
-      _mm_prefetch(reinterpret_cast<const char*>(row_ + at_), _MM_HINT_T1);
-      at_ += kLine;
-      if (at_ > row_bytes_) {
-        at_ = 0;
-        row_ += stride_;
-      }
-    }
-  }
-
- private:
-  static constexpr size_t kLine = 64;
-  const std::byte* row_ = nullptr;
-  size_t stride_ = 0, row_bytes_ = 0, left_ = 0, per_step_ = 0;
-  size_t at_ = 0;
-};
 
 struct Quad {
   __m512i d[4];
@@ -118,15 +79,6 @@ HWY_INLINE Words TransposeLines(const std::byte* p, size_t stride, __mmask32 som
     out.d[12 + j] = _mm512_shuffle_i32x4(high, high2, 0xdd);
   }
   return out;
-}
-
-// Copies 16 rows of `bytes` to `to`, the last of n_rows standing in for those beyond: for a slab that hangs over the
-// end of the weights.
-inline SlabRows CopyRows(const SlabRows& rows, size_t n_rows, size_t bytes, std::byte* to) {
-  for (size_t r = 0; r < kSlabRows; ++r) {
-    std::memcpy(to + r * bytes, rows.first + (r < n_rows ? r : n_rows - 1) * rows.stride, bytes);
-  }
-  return {to, bytes};
 }
 
 }  // namespace HWY_NAMESPACE

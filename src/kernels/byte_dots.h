@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether the CPU has the dot products of bytes that Highway's targets do not tell of.
+#pragma once
+
+namespace npumoe {
+
+// AVX-VNNI (x86 without AVX-512), or Arm's dotprod extension.
+bool HasByteDots();
+
+// For tests and benchmarks: from now on HasByteDots is false (true: as the CPU is). No kernel may be running.
+void AllowByteDots(bool allowed);
+
+}  // namespace npumoe
