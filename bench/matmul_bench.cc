@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Speed of MatMul against the machine's multiply-add and read roofs, measured next to every sample.
-// matmul_bench [threads [part of a case name [activation bits]]], e.g. "matmul_bench 2 q4_0 8".
+// matmul_bench [threads [part of a case name [activation bits [target]]]], e.g. "matmul_bench 2 q4_0 8 AVX2". The target
+// is one of Highway's; "AVX2-" and "NEON-" leave out the dot products of bytes that not all such CPUs have.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -9,10 +10,15 @@
 #include <string>
 #include <vector>
 
+#include "kernels/byte_dots.h"
 #include "kernels/integer_strip.h"
 #include "kernels/matmul.h"
 #include "kernels/test_weights.h"
 #include "report.h"
+#define HWY_WANT_AVX3_DL
+#include "kernels/simd_targets.h"
+// After simd_targets.h.
+#include "hwy/highway.h"
 #include "roof.h"
 
 namespace npumoe {
@@ -28,6 +34,20 @@ struct Case {
   size_t n_jobs, m, n, k;
   bool cold;  // weights come from memory: judged by bytes; else by operations
 };
+
+// False if this machine has no such target.
+bool UseTarget(std::string name) {
+  if (name.ends_with('-')) {
+    AllowByteDots(false);
+    name.pop_back();
+  }
+  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    if (name != hwy::TargetName(target)) continue;
+    hwy::SetSupportedTargetsForTest(target);
+    return true;
+  }
+  return false;
+}
 
 // One piece of Gaussian weights, repeated to fill the pool. (Random bits would not do: their scales reach down to f32
 // subnormals, which are slow to multiply.)
@@ -141,6 +161,10 @@ int main(int argc, char** argv) {
   const size_t n_threads = argc > 1 ? std::max<size_t>(1, std::strtoul(argv[1], nullptr, 10)) : 2;
   const std::string filter = argc > 2 ? argv[2] : "";
   const Activations activations = argc > 3 && std::string(argv[3]) == "16" ? Activations::k16Bits : Activations::k8Bits;
+  if (argc > 4 && !UseTarget(argv[4])) {
+    fmt::print(stderr, "matmul_bench: no target '{}' on this machine\n", argv[4]);
+    return 2;
+  }
   ThreadPool threads(n_threads);
   std::vector<std::byte> pool(kPoolBytes);
   fmt::print("{}\n", MachineLine(n_threads));

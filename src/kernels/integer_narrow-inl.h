@@ -15,7 +15,6 @@
 
 #include "base/check.h"
 #include "hwy/highway.h"
-#include "kernels/byte_dots.h"
 #include "kernels/integer_strip.h"
 #include "kernels/narrow_direct-inl.h"
 #include "kernels/narrow_tile-inl.h"
@@ -31,7 +30,7 @@ inline size_t NarrowPitch(size_t n_blocks) { return n_blocks + 1; }
 
 // 16 rows of one piece, for a slab that hangs over the end of the weights, and a tile of its outputs.
 inline constexpr size_t kTailFloats = kSlabRows * kMaxSlabBlocks * sizeof(BlockQ8_0) / sizeof(float);
-inline constexpr size_t kTailOutputs = kTileRows * kSlabRows;
+inline constexpr size_t kTailOutputs = kIntegerPanelStep * kSlabRows;
 
 // Everything RunIntegerStrip keeps in its scratch.
 template <typename Dot>
@@ -40,6 +39,7 @@ struct Scratch {
   Slab slab;
   std::byte* tail;
   float* tail_y;
+  static_assert(Dot::kTileRows <= kIntegerPanelStep);
 
   explicit Scratch(float* at) {
     slab.codes = reinterpret_cast<uint8_t*>(at);
@@ -51,20 +51,20 @@ struct Scratch {
   }
 };
 
-// Of the largest activations of any Dot.
-inline size_t NarrowScratchFloats(size_t max_inner, Activations activations) {
+template <typename Dot>
+size_t ScratchFloatsOf(size_t max_inner, Activations activations) {
   return kSlabFloats + kTailFloats + kTailOutputs +
-         IntegerPanelRows(activations) * NarrowPitch(max_inner / 32) * sizeof(XBlock<2, 64>) / sizeof(float);
+         IntegerPanelRows(activations) * NarrowPitch(max_inner / 32) * sizeof(typename Dot::X) / sizeof(float);
 }
 
 // This piece of the weight rows that follow `first`'s, while all of x is multiplied.
-template <typename Block>
+template <typename Dot, typename Block>
 Ahead NextColumns(const StripArgs& args, size_t first, size_t k0, size_t n_blocks) {
   constexpr size_t kPer = Format<Block>::kElems / 32;
   const size_t next = first + kSlabRows, end = args.first + args.n_rows;
   if (next >= end) return {};
   const SlabRows rows = {args.w.data + next * args.row_bytes + k0 / kPer * sizeof(Block), args.row_bytes};
-  const size_t n_tiles = (args.x.rows + kTileRows - 1) / kTileRows;
+  const size_t n_tiles = (args.x.rows + Dot::kTileRows - 1) / Dot::kTileRows;
   return {rows, std::min(kSlabRows, end - next), n_blocks / kPer * sizeof(Block), n_blocks * n_tiles};
 }
 
@@ -99,11 +99,11 @@ void MultiplyColumns(const StripArgs& args, const Scratch<Dot>& scratch, size_t 
     SlabRows rows = {args.w.data + first * args.row_bytes + k0 / kPer * sizeof(Block), args.row_bytes};
     if (n_cols < kSlabRows) rows = CopyRows(rows, n_cols, tile.n_blocks / kPer * sizeof(Block), scratch.tail);
     DecodeSlab<Block, Dot::kSigned>(rows, tile.n_blocks, scratch.slab);
-    Ahead ahead = NextColumns<Block>(args, first, k0, tile.n_blocks);
+    Ahead ahead = NextColumns<Dot, Block>(args, first, k0, tile.n_blocks);
     tile.ahead = &ahead;
     for (size_t row = 0; row < args.x.rows;) {
       // Nearly equal tiles: one of few rows cannot fill the multipliers.
-      const size_t left = args.x.rows - row, n_tiles = (left + kTileRows - 1) / kTileRows;
+      const size_t left = args.x.rows - row, n_tiles = (left + Dot::kTileRows - 1) / Dot::kTileRows;
       const size_t n_rows = (left + n_tiles - 1) / n_tiles;
       tile.x = scratch.x + row * tile.pitch + k0;
       MultiplyTileAt<Dot, Block>(args, tile, row, n_rows, first, n_cols, scratch.tail_y);
@@ -144,22 +144,6 @@ HWY_NOINLINE void MultiplyStrip(const StripArgs& args, bool prepared) {
   for (size_t n = few ? MultiplyFew<Dot, Block>(args, scratch) : 0; n < args.n_rows; n += kSlabRows) {
     MultiplyColumns<Dot, Block>(args, scratch, args.first + n, std::min(kSlabRows, args.n_rows - n));
   }
-}
-
-template <typename Block>
-void RunNarrowStrip(const StripArgs& args, Activations activations, bool prepared) {
-  const bool bytes = activations == Activations::k8Bits;
-#if HWY_ARCH_X86
-  if (!bytes) return MultiplyStrip<MaddPairsDot<2>, Block>(args, prepared);
-  if (HasByteDots()) return MultiplyStrip<VnniDot, Block>(args, prepared);
-  if constexpr (Format<Block>::kBits < 8) {
-    return MultiplyStrip<MaddBytesDot<Format<Block>::kBits>, Block>(args, prepared);
-  } else {
-    return MultiplyStrip<MaddPairsDot<1>, Block>(args, prepared);
-  }
-#else
-  bytes ? MultiplyStrip<ArmDot<1>, Block>(args, prepared) : MultiplyStrip<ArmDot<2>, Block>(args, prepared);
-#endif
 }
 
 }  // namespace HWY_NAMESPACE

@@ -5,6 +5,9 @@
 #include <cstdint>
 
 #include "base/check.h"
+#include "kernels/byte_dots.h"
+#include "kernels/integer_format.h"
+#include "kernels/narrow_strip.h"
 
 #define HWY_WANT_AVX3_DL
 #include "kernels/simd_targets.h"
@@ -15,7 +18,6 @@
 #include "hwy/highway.h"
 #include "kernels/integer_decode-inl.h"
 #include "kernels/integer_direct-inl.h"
-#include "kernels/integer_narrow-inl.h"
 #include "kernels/integer_tile-inl.h"
 
 #if HWY_TARGET == HWY_AVX3_DL
@@ -194,25 +196,24 @@ HWY_POP_ATTRIBUTES
 
 #elif HWY_TARGET == HWY_AVX2 || HWY_ARCH_ARM_A64
 
-NPUMOE_NARROW_BEGIN;
+HWY_BEFORE_NAMESPACE();
 namespace npumoe {
 namespace HWY_NAMESPACE {
 
 void RunIntegerStripTarget(const StripArgs& args, Activations activations, bool prepared) {
-  const bool known = WithIntegerFormat(
-      args.w.dtype, [&]<typename Block>() { RunNarrowStrip<Block>(args, activations, prepared); });
-  NM_CHECK(known);
+  activations == Activations::k8Bits ? RunNarrowStrip8(args, prepared) : RunNarrowStrip16(args, prepared);
 }
 
+// AVX2 has what it takes; NEON alone has no dot products.
 bool HasIntegerStripTarget(DType dtype) { return (HWY_ARCH_X86 || HasByteDots()) && HasIntegerFormat(dtype); }
 
 size_t IntegerScratchFloatsTarget(size_t max_inner, Activations activations) {
-  return NarrowScratchFloats(max_inner, activations);
+  return activations == Activations::k8Bits ? NarrowScratchFloats8(max_inner) : NarrowScratchFloats16(max_inner);
 }
 
 }  // namespace HWY_NAMESPACE
 }  // namespace npumoe
-NPUMOE_NARROW_END;
+HWY_AFTER_NAMESPACE();
 
 #else
 

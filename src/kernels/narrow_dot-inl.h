@@ -51,6 +51,8 @@ HWY_INLINE VF32 ScaledSum(const XBlock<2, kCodeBytes>& x, VI32 total) {
 
 // A Dot is a way to make integer sums:
 //   X            activations; Store writes the codes of 32 integers
+//   kTileRows    most activations that are multiplied with 16 weight rows at a time: their sums, the codes and one
+//                activation are to fit the registers, 16 on x86 and 32 on Arm
 //   kSigned      codes of 8 bits are wanted as signed bytes, see narrow_decode-inl.h
 //   Codes        of four elements of kLanes weight rows, as Prepare makes them once for all activations
 //   WordOf<i>    elements 4 i to 4 i + 3 of x, for all lanes
@@ -83,6 +85,14 @@ HWY_INLINE __m256i WordAt(const int8_t* codes) {
   return _mm256_set1_epi32(LoadAs<int32_t>(codes + 4 * kWord));
 }
 
+// Keeps GCC from adding in another order: it would make all products first, and has no registers for them.
+HWY_INLINE __m256i Pinned(__m256i sum) {
+#if HWY_COMPILER_GCC_ACTUAL
+  asm("" : "+x"(sum));
+#endif
+  return sum;
+}
+
 // vpdpbusd of AVX-VNNI. As text: compilers know it only in functions for which they may use it unasked, too.
 HWY_INLINE __m256i DotBytes(__m256i sum, __m256i codes, __m256i x) {
   asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum) : "x"(codes), "x"(x));
@@ -92,6 +102,7 @@ HWY_INLINE __m256i DotBytes(__m256i sum, __m256i codes, __m256i x) {
 // Activations of 8 bits.
 struct VnniDot {
   using X = XBlock<1, 32>;
+  static constexpr size_t kTileRows = 6;
   static constexpr bool kSigned = false;
   using Codes = __m256i;
   using Word = __m256i;
@@ -116,6 +127,7 @@ struct VnniDot {
 template <int kBits>
 struct MaddBytesDot {
   using X = XBlock<1, 32>;
+  static constexpr size_t kTileRows = 4;
   static constexpr bool kSigned = false;
   using Codes = __m256i;
   using Word = __m256i;
@@ -134,10 +146,10 @@ struct MaddBytesDot {
     template <size_t kAt>
     HWY_INLINE void Add(Codes codes, Word word) {
       const __m256i products = _mm256_maddubs_epi16(codes, word);
-      part = kAt % kDepth == 0 ? products : _mm256_add_epi16(part, products);
+      part = Pinned(kAt % kDepth == 0 ? products : _mm256_add_epi16(part, products));
       if constexpr (kAt % kDepth == kDepth - 1) {
         const __m256i wide = _mm256_madd_epi16(part, _mm256_set1_epi16(1));
-        total = kAt < kDepth ? wide : _mm256_add_epi32(total, wide);
+        total = Pinned(kAt < kDepth ? wide : _mm256_add_epi32(total, wide));
       }
     }
     HWY_INLINE VI32 Total(const X& x, int group) const {
@@ -150,6 +162,7 @@ struct MaddBytesDot {
 template <int kBytes>
 struct MaddPairsDot {
   using X = XBlock<kBytes, 64>;  // of every four elements, 16 bits each: first, third, second, fourth
+  static constexpr size_t kTileRows = 4;
   static constexpr bool kSigned = true;
   struct Codes {
     __m256i even, odd;
@@ -177,8 +190,8 @@ struct MaddPairsDot {
     HWY_INLINE void Start(const X& x, int group) { sum = _mm256_set1_epi32(x.start[group]); }
     template <size_t>
     HWY_INLINE void Add(const Codes& codes, const Word& word) {
-      sum = _mm256_add_epi32(sum, _mm256_madd_epi16(codes.even, word.even));
-      sum = _mm256_add_epi32(sum, _mm256_madd_epi16(codes.odd, word.odd));
+      sum = Pinned(_mm256_add_epi32(sum, _mm256_madd_epi16(codes.even, word.even)));
+      sum = Pinned(_mm256_add_epi32(sum, _mm256_madd_epi16(codes.odd, word.odd)));
     }
     HWY_INLINE VI32 Total(const X&, int) const { return VI32{sum}; }
   };
@@ -197,6 +210,7 @@ struct ArmDot;
 template <>
 struct ArmDot<1> {
   using X = XBlock<1, 32>;
+  static constexpr size_t kTileRows = 4;
   static constexpr bool kSigned = true;
   using Codes = int8x16_t;
   using Word = int8x16_t;  // four words: which is known from its place
@@ -220,6 +234,7 @@ struct ArmDot<1> {
 template <>
 struct ArmDot<2> {
   using X = XBlock<2, 64>;  // high bytes, low bytes
+  static constexpr size_t kTileRows = 4;
   static constexpr bool kSigned = true;
   using Codes = int8x16_t;
   struct Word {

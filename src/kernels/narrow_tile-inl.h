@@ -35,10 +35,6 @@ inline constexpr size_t kMaxSlabBlocks = 16;
 inline constexpr size_t kSlabFloats = kMaxSlabBlocks * (512 / sizeof(float) + 4 * kSlabRows);
 
 inline constexpr size_t kSlabVectors = kSlabRows / kLanes;
-// Sums of a group for every activation and vector of weight rows, the vectors and an activation: 16 registers on x86
-// for 6 * 2 sums, 32 on Arm for 4 * 4.
-inline constexpr size_t kTileRows = HWY_ARCH_X86 ? 6 : 4;
-
 // All 16 rows of n_blocks 32-element blocks.
 template <typename Block, bool kSigned>
 HWY_NOINLINE void DecodeSlab(const SlabRows& rows, size_t n_blocks, const Slab& slab) {
@@ -130,10 +126,10 @@ HWY_NOINLINE void MultiplyTile(const Tile<Dot>& tile) {
   }
 }
 
-// With 1 to kTileRows activations.
+// With 1 to Dot::kTileRows activations.
 template <typename Dot, int kGroups, bool kOffset>
 void MultiplyTile(const Tile<Dot>& tile, size_t n_rows) {
-  ForEach<kTileRows>([&](auto before) NPUMOE_NARROW_LAMBDA {
+  ForEach<Dot::kTileRows>([&](auto before) NPUMOE_NARROW_LAMBDA {
     if (n_rows == before + 1) MultiplyTile<Dot, before + 1, kGroups, kOffset>(tile);
   });
 }
