@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Speed of MatMul against the machine's multiply-add and read roofs, measured next to every sample.
-// matmul_bench [threads [part of a case name [activation bits [target]]]], e.g. "matmul_bench 2 q4_0 8 AVX2". The target
-// is one of Highway's; "AVX2-" and "NEON-" leave out the dot products of bytes that not all such CPUs have.
+// matmul_bench [threads [part of a case name [activation bits [target]]]], e.g. "matmul_bench 2 q4_0 8 AVX2". The
+// target is one of Highway's; "AVX2-" and "NEON-" leave out the dot products of bytes that not all such CPUs have.
 #include <fmt/format.h>
 
 #include <cmath>

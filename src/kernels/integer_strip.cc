@@ -177,7 +177,8 @@ HWY_NOINLINE void MultiplyStrip(const StripArgs& args, bool prepared) {
 
 void RunIntegerStripTarget(const StripArgs& args, Activations activations, bool prepared) {
   const bool known = WithIntegerFormat(args.w.dtype, [&]<typename Block>() {
-    activations == Activations::k8Bits ? MultiplyStrip<Block, 1>(args, prepared) : MultiplyStrip<Block, 2>(args, prepared);
+    activations == Activations::k8Bits ? MultiplyStrip<Block, 1>(args, prepared)
+                                       : MultiplyStrip<Block, 2>(args, prepared);
   });
   NM_CHECK(known);
 }

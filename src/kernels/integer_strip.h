@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// y = x * W^T with x rounded to integers of 8 or 16 bits, for block formats on CPUs with AVX-512 VNNI.
+// y = x * W^T with x rounded to integers of 8 or 16 bits, for block formats: on x86 with
+// AVX2, AVX-VNNI or AVX-512 VNNI, and on Arm with the dotprod extension.
 //
 // Definition. A group of 32 elements of a row of x becomes integers with one scale: q = round(x * (L / max|x|)) with
 // L = 127 or 32639, and s = max|x| / L (for 8 bits with the two lowest bits of its mantissa cleared). A weight of a
@@ -7,7 +8,7 @@
 // m per group g of 32 or 16 elements. Then
 //   y = sum over g, in ascending order, of fma(float(sum of q * (u - z)) * s, d, .), then fma(s * sum of q, m, .),
 // one f32 accumulator per output. The integer sums are exact in any order, so every way of computing them (rows in
-// lanes, one row or many, other instructions) gives the same bits.
+// lanes, one row or many, other instructions, another CPU) gives the same bits.
 //
 // Error of x: at most about s / 2 per element, max|x of the group| / 254 or / 65278; groups whose largest magnitude is
 // below 1e-30 count as zero. Error of the sum: about three roundings per group. A group with a NaN or an infinity makes

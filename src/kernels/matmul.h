@@ -28,12 +28,12 @@ struct MatMulJob {
 // same row gives the same bits whatever M is, whatever the other jobs are, and on any number of threads.
 //
 // How it is computed, and |y - exact|, where eps = 2^-24 and w are the weights' values as DequantizeRow gives them:
-// * F32, F16, Q2_K, Q3_K, IQ4_XS everywhere, and every type without the instructions below: f32 multiply-adds of
-// decoded
+// * F32, F16, Q2_K, Q3_K, IQ4_XS everywhere, and every type without the instructions below: f32 multiply-adds of decoded
 //   weights. At most K * eps * sum |x w|.
 // * BF16 with AVX512-BF16 and 8 bits of activation: x as bfloat16, see bf16_strip.h. At most
 //   (2^-9 + K * eps) * sum |x w|. With 16 bits as before.
-// * Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, IQ4_NL, MXFP4 with AVX-512 VNNI: x as integers with one scale per
+// * Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, IQ4_NL, MXFP4 with the integer path (Highway's AVX2 and AVX3_DL,
+//   and NEON with dotprod, so all of Apple Silicon; the same bits on all of them): x as integers with one scale per
 //   32 elements, exact integer sums, f32 sums of groups (definition in integer_strip.h). At most
 //   0.51 / L * sum |w| max|x of w's 32| + (3 K / g + 2) * eps * sum |x| (|w| + 2 |m|), where L is 127 for 8 bits and
 //   32639 for 16, g the number of weights under one scale (Q6_K 16, else 32) and m their offset (0 for formats

@@ -3,18 +3,16 @@
 
 #include <algorithm>
 #include <atomic>
-#include <bit>
 #include <cstdlib>
 #include <limits>
 #include <new>
 
 #include "kernels/bf16_strip.h"
-#include "kernels/byte_dots.h"
+#include "kernels/every_way_test.h"
 #include "kernels/integer_strip.h"
-#include "kernels/vector_ops.h"
-#define HWY_WANT_AVX3_DL
-#include "kernels/target_test.h"
 #include "kernels/test_weights.h"
+#include "kernels/test_weights.h"
+#include "kernels/vector_ops.h"
 #include "tensor/blocks.h"
 
 namespace {
@@ -32,56 +30,8 @@ std::atomic<size_t> g_allocations{0};
 namespace npumoe {
 namespace {
 
-// A way of computing: SIMD target, activations, and whether dot products of bytes beyond the target may be used.
-struct Way {
-  int64_t target;
-  Activations activations;
-  bool byte_dots;
-};
-
-bool UsesIntegers(const Way& way) {
-  if (way.target == HWY_AVX3_DL || way.target == HWY_AVX2) return true;
-  return HWY_ARCH_ARM_A64 && way.byte_dots;
-}
-
-// Every SIMD target, those with integers with activations of 8 and of 16 bits, and those for which this CPU has more
-// dot products with and without them.
-std::vector<Way> EveryWay() {
-  std::vector<Way> all;
-  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    for (const bool byte_dots : {true, false}) {
-      if (byte_dots && !HasByteDots() && target != HWY_AVX3_DL) continue;
-      if (byte_dots != (target == HWY_AVX3_DL) && target != HWY_AVX2 && !HWY_ARCH_ARM_A64) continue;
-      const Way way = {target, Activations::k16Bits, byte_dots};
-      all.push_back(way);
-      if (UsesIntegers(way)) all.push_back({target, Activations::k8Bits, byte_dots});
-    }
-  }
-  return all;
-}
-
-std::string NameOf(const Way& way) {
-  return std::string(hwy::TargetName(way.target)) + (way.byte_dots && way.target != HWY_AVX3_DL ? "_dots" : "") +
-         (way.activations == Activations::k8Bits ? "_8" : "");
-}
-
-class MatMulTest : public testing::TestWithParam<Way> {
- protected:
-  void SetUp() override {
-    hwy::SetSupportedTargetsForTest(GetParam().target);
-    AllowByteDots(GetParam().byte_dots);
-  }
-  void TearDown() override {
-    hwy::SetSupportedTargetsForTest(0);
-    AllowByteDots(true);
-  }
-  const Activations activations_ = GetParam().activations;
-};
-INSTANTIATE_TEST_SUITE_P(Simd, MatMulTest, testing::ValuesIn(EveryWay()),
-                         [](const testing::TestParamInfo<Way>& test) { return NameOf(test.param); });
-
-// The largest integer an activation becomes.
-double LargestInteger(Activations activations) { return activations == Activations::k8Bits ? 127.0 : 32639.0; }
+class MatMulTest : public EveryWay {};
+NM_FOR_EVERY_WAY(MatMulTest);
 
 // One product with its own storage. x and y have strides above their widths.
 struct Product {
@@ -339,57 +289,6 @@ TEST_P(MatMulTest, ANanOrInfinityReachesItsOutputsOnly) {
       p.x[300] = std::numeric_limits<float>::infinity();
       RunAlone(matmul, p);
       for (size_t n = 0; n < p.n; ++n) ASSERT_FALSE(std::isfinite(p.y[n])) << Info(dtype).name;
-    }
-  }
-}
-
-// The definition in integer_strip.h, step by step in scalar code, for formats whose blocks are easy to read.
-template <typename Block>
-float IntegerDot(const float* x, const std::byte* row, size_t k, Activations activations) {
-  const float largest = static_cast<float>(LargestInteger(activations));
-  const auto* blocks = reinterpret_cast<const Block*>(row);
-  float acc = 0.0f;
-  for (size_t b = 0; b < k / 32; ++b, x += 32) {
-    float max = 0.0f;
-    for (size_t i = 0; i < 32; ++i) max = std::max(max, std::abs(x[i]));
-    const float inverse = largest / max;
-    uint32_t scale_bits = std::bit_cast<uint32_t>(max / largest);
-    if (activations == Activations::k8Bits) scale_bits &= ~3u;
-    const float scale = std::bit_cast<float>(scale_bits);
-    int64_t sum = 0;
-    for (size_t i = 0; i < 32; ++i) {
-      int code = 0;
-      if constexpr (std::is_same_v<Block, BlockQ8_0>) {
-        code = blocks[b].qs[i];
-      } else {
-        code = (blocks[b].qs[i % 16] >> (i < 16 ? 0 : 4) & 15) - 8;
-      }
-      sum += static_cast<int64_t>(std::nearbyint(x[i] * inverse)) * code;
-    }
-    acc = std::fma(static_cast<float>(sum) * scale, F16ToF32(blocks[b].d), acc);
-  }
-  return acc;
-}
-
-TEST_P(MatMulTest, IntegerPathGivesTheBitsOfItsDefinition) {
-  ASSERT_EQ(HasIntegerStrip(DType::kQ8_0), UsesIntegers(GetParam()));
-  if (!UsesIntegers(GetParam())) return;
-  ThreadPool pool(1);
-  MatMul matmul(pool, 1056, activations_);
-  Random random(9);
-  for (const DType dtype : {DType::kQ8_0, DType::kQ4_0}) {
-    for (size_t m = 1; m <= 7; ++m) {
-      Product p(random, dtype, m, 37, 1056);
-      RunAlone(matmul, p);
-      for (size_t row = 0; row < m; ++row) {
-        for (size_t n = 0; n < p.n; ++n) {
-          const float* x = p.x.data() + row * p.x_stride();
-          const std::byte* w = p.w.data() + n * p.row_bytes();
-          const float want = dtype == DType::kQ8_0 ? IntegerDot<BlockQ8_0>(x, w, p.k, activations_)
-                                                   : IntegerDot<BlockQ4_0>(x, w, p.k, activations_);
-          ASSERT_EQ(p.y[row * p.y_stride() + n], want) << Info(dtype).name << " row " << row << " n " << n;
-        }
-      }
     }
   }
 }

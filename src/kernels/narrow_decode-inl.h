@@ -27,7 +27,7 @@ namespace HWY_NAMESPACE {
 
 // The zero of the codes that DecodeCodes and DecodeSuper hand out.
 template <typename Block, bool kSigned>
-inline constexpr int kZeroOf = kSigned && Format<Block>::kBits == 8 ? 0 : Format<Block>::kZero;
+inline constexpr int kZeroOf = kSigned&& Format<Block>::kBits == 8 ? 0 : Format<Block>::kZero;
 
 template <int kBits>
 HWY_INLINE VBytes ShiftPairsRight(VBytes v) {
@@ -69,9 +69,7 @@ template <typename Take>
 HWY_INLINE void DecodeNibbles(const uint8_t* qs, size_t stride, const Take& take) {
   const Quad quad = Transpose(qs, stride);
   ForEach<4>([&](auto j) NPUMOE_NARROW_LAMBDA { take(j, LowNibblesOf(quad.d[j])); });
-  ForEach<4>([&](auto j) NPUMOE_NARROW_LAMBDA {
-    take(Constant<4 + j>(), HighNibblesOf(quad.d[j]));
-  });
+  ForEach<4>([&](auto j) NPUMOE_NARROW_LAMBDA { take(Constant<4 + j>(), HighNibblesOf(quad.d[j])); });
 }
 template <bool, typename Take>
 HWY_INLINE void DecodeCodes(const BlockQ4_0* q, size_t stride, const Take& take) {
@@ -87,9 +85,8 @@ template <int kZero, typename Take>
 HWY_INLINE void DecodeTable(const uint8_t* qs, size_t stride, const int8_t* table, const Take& take) {
   VBytes values = hn::LoadDup128(Bytes(), reinterpret_cast<const uint8_t*>(table));
   values = hn::Add(values, hn::Set(Bytes(), static_cast<uint8_t>(kZero)));
-  DecodeNibbles(qs, stride, [&](auto word, VBytes codes) NPUMOE_NARROW_LAMBDA {
-    take(word, hn::TableLookupBytes(values, codes));
-  });
+  DecodeNibbles(qs, stride,
+                [&](auto word, VBytes codes) NPUMOE_NARROW_LAMBDA { take(word, hn::TableLookupBytes(values, codes)); });
 }
 template <bool kSigned, typename Take>
 HWY_INLINE void DecodeCodes(const BlockIQ4NL* q, size_t stride, const Take& take) {
@@ -170,9 +167,8 @@ HWY_INLINE void DecodeK4Scales(const void* q, size_t stride, float* scales, floa
   const VI32 both = hn::BitCast(I32(), head.d[0]);
   const VF32 d = HalvesToFloat(LowHalves(both)), dmin = HalvesToFloat(LowHalves(hn::ShiftRight<16>(both)));
   const VF32 minus_dmin = hn::Sub(hn::Zero(F32()), dmin);
-  const auto upper = [&](VBytes low, VBytes word) NPUMOE_NARROW_LAMBDA {
-    return hn::Or(low, Masked(ShiftPairsRight<2>(word), 0x30));
-  };
+  const auto upper = [&](VBytes low, VBytes word)
+                         NPUMOE_NARROW_LAMBDA { return hn::Or(low, Masked(ShiftPairsRight<2>(word), 0x30)); };
   ScaleFourBytes<false>(Masked(head.d[1], 63), d, scales, pitch);
   ScaleFourBytes<false>(upper(LowNibblesOf(head.d[3]), head.d[1]), d, scales + 4 * pitch, pitch);
   ScaleFourBytes<false>(Masked(head.d[2], 63), minus_dmin, offsets, pitch);
@@ -221,8 +217,7 @@ HWY_INLINE void DecodeSuper(const BlockQ5K* q, size_t stride, const Take& take) 
       constexpr size_t kW = kWord + j;
       const Constant<kW> word;
       take(Constant<kPart>(), word, hn::Or(LowNibblesOf(quad.d[j]), Fifth<kPart>(high.d[j])));
-      take(Constant<kPart + 1>(), word,
-           hn::Or(HighNibblesOf(quad.d[j]), Fifth<kPart + 1>(high.d[j])));
+      take(Constant<kPart + 1>(), word, hn::Or(HighNibblesOf(quad.d[j]), Fifth<kPart + 1>(high.d[j])));
     });
   });
 }
@@ -242,16 +237,11 @@ HWY_INLINE void DecodeSuper(const BlockQ6K* q, size_t stride, const Take& take) 
     ForEach<4>([&](auto j) NPUMOE_NARROW_LAMBDA {
       constexpr size_t kW = 4 * kSide + j;
       const Constant<kW> word;
-      const auto with = [&](VBytes low, VBytes high) NPUMOE_NARROW_LAMBDA {
-        return hn::Or(low, Masked(high, 0x30));
-      };
-      take(Constant<kPart>(), word,
-           with(LowNibblesOf(low_a.d[j]), ShiftPairsLeft<4>(two.d[j])));
-      take(Constant<kPart + 1>(), word,
-           with(LowNibblesOf(low_b.d[j]), ShiftPairsLeft<2>(two.d[j])));
+      const auto with = [&](VBytes low, VBytes high) NPUMOE_NARROW_LAMBDA { return hn::Or(low, Masked(high, 0x30)); };
+      take(Constant<kPart>(), word, with(LowNibblesOf(low_a.d[j]), ShiftPairsLeft<4>(two.d[j])));
+      take(Constant<kPart + 1>(), word, with(LowNibblesOf(low_b.d[j]), ShiftPairsLeft<2>(two.d[j])));
       take(Constant<kPart + 2>(), word, with(HighNibblesOf(low_a.d[j]), two.d[j]));
-      take(Constant<kPart + 3>(), word,
-           with(HighNibblesOf(low_b.d[j]), ShiftPairsRight<2>(two.d[j])));
+      take(Constant<kPart + 3>(), word, with(HighNibblesOf(low_b.d[j]), ShiftPairsRight<2>(two.d[j])));
     });
   });
 }

@@ -67,9 +67,7 @@ using Constant = std::integral_constant<size_t, kI>;
 // step(constant 0), step(constant 1), ... step(constant kN - 1).
 template <size_t kN, typename Step>
 HWY_INLINE void ForEach(const Step& step) {
-  [&]<size_t... kI>(std::index_sequence<kI...>) NPUMOE_NARROW_LAMBDA {
-    (step(Constant<kI>()), ...);
-  }
+  [&]<size_t... kI>(std::index_sequence<kI...>) NPUMOE_NARROW_LAMBDA { (step(Constant<kI>()), ...); }
   (std::make_index_sequence<kN>());
 }
 

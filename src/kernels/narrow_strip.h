@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The integer path (integer_strip.h) for the SIMD targets AVX2 and NEON, on which alone these may be called. Activations
-// of 8 and of 16 bits are compiled apart, because each takes long.
+// The integer path (integer_strip.h) for the SIMD targets AVX2 and NEON, on which alone these may be called.
+// Activations of 8 and of 16 bits are compiled apart, because each takes long.
 #pragma once
 
 #include <cstddef>

@@ -10,7 +10,8 @@
 #include "hwy/highway.h"
 #include "kernels/integer_narrow-inl.h"
 
-#if HWY_TARGET == HWY_AVX2 || HWY_ARCH_ARM_A64
+// Newer Highways have several targets on Arm; what is told apart here is not among them.
+#if HWY_TARGET == HWY_AVX2 || (HWY_ARCH_ARM_A64 && HWY_TARGET == HWY_STATIC_TARGET)
 
 NPUMOE_NARROW_BEGIN;
 namespace npumoe {
@@ -34,8 +35,8 @@ size_t NarrowScratchFloats16(size_t max_inner) {
 }
 
 void RunNarrowStrip16(const StripArgs& args, bool prepared) {
-  const bool known = WithIntegerFormat(
-      args.w.dtype, [&]<typename Block>() { HWY_NAMESPACE::RunStripOf<Block>(args, prepared); });
+  const bool known =
+      WithIntegerFormat(args.w.dtype, [&]<typename Block>() { HWY_NAMESPACE::RunStripOf<Block>(args, prepared); });
   NM_CHECK(known);
 }
 

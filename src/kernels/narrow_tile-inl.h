@@ -46,9 +46,8 @@ HWY_NOINLINE void DecodeSlab(const SlabRows& rows, size_t n_blocks, const Slab& 
       uint8_t* to = slab.codes + 512 * kParts * b + 4 * first;
       float* scales = slab.scales + kScales * b + first;
       float* offsets = slab.offsets + kScales * b + first;
-      const auto store = [&](size_t part, size_t word, VBytes codes) NPUMOE_NARROW_LAMBDA {
-        hn::Store(codes, Bytes(), to + 512 * part + 64 * word);
-      };
+      const auto store = [&](size_t part, size_t word, VBytes codes)
+                             NPUMOE_NARROW_LAMBDA { hn::Store(codes, Bytes(), to + 512 * part + 64 * word); };
       if constexpr (kParts == 1) {
         const ScaleAndOffset of = DecodeScales(blocks + b, rows.stride);
         hn::Store(of.scale, F32(), scales);

@@ -100,7 +100,7 @@ def main():
             truth = ReferenceModel(gguf, phimoe_llama_cpp=bool(switch)).log_probs(tokens)
             ours, llama = peers.ours(path, tokens, *switch), peers.llama_log_probs(path)
             mine, theirs, between = summary(truth, ours), summary(truth, llama), summary(llama, ours)
-            # With AVX-512 VNNI and, for bf16, AVX512-BF16; elsewhere activations are f32.
+            # Where the CPU has the integer path and, for bf16, AVX512-BF16; elsewhere activations are f32.
             rounded = dtype not in ("f32", "f16")
             slack = AS_LLAMA if rounded else 1
             good = mine[0] <= slack * theirs[0] and mine[1] <= slack * theirs[1]
