@@ -209,6 +209,7 @@ void RunIntegerStripTarget(const StripArgs& args, Activations activations, bool 
 bool HasIntegerStripTarget(DType dtype) { return (HWY_ARCH_X86 || HasByteDots()) && HasIntegerFormat(dtype); }
 
 size_t IntegerScratchFloatsTarget(size_t max_inner, Activations activations) {
+  if (!HasIntegerStripTarget(DType::kQ8_0)) return 0;
   return activations == Activations::k8Bits ? NarrowScratchFloats8(max_inner) : NarrowScratchFloats16(max_inner);
 }
 

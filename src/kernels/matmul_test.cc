@@ -11,7 +11,6 @@
 #include "kernels/every_way_test.h"
 #include "kernels/integer_strip.h"
 #include "kernels/test_weights.h"
-#include "kernels/test_weights.h"
 #include "kernels/vector_ops.h"
 #include "tensor/blocks.h"
 
