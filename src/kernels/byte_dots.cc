@@ -31,7 +31,7 @@ bool Detect() {
   return sysctlbyname("hw.optional.arm.FEAT_DotProd", &has, &n_bytes, nullptr, 0) == 0 && has != 0;
 }
 
-#elif defined(__aarch64__)
+#elif defined(__aarch64__) && (!defined(__clang__) || defined(__ARM_FEATURE_DOTPROD))
 
 bool Detect() { return (getauxval(AT_HWCAP) >> 20 & 1) != 0; }  // HWCAP_ASIMDDP
 

@@ -21,7 +21,7 @@
 
 #if HWY_TARGET == HWY_AVX2 || HWY_ARCH_ARM_A64
 
-NPUMOE_NARROW_BEGIN;
+HWY_BEFORE_NAMESPACE();
 namespace npumoe {
 namespace HWY_NAMESPACE {
 
@@ -148,7 +148,7 @@ HWY_NOINLINE void MultiplyStrip(const StripArgs& args, bool prepared) {
 
 }  // namespace HWY_NAMESPACE
 }  // namespace npumoe
-NPUMOE_NARROW_END;
+HWY_AFTER_NAMESPACE();
 
 #endif  // HWY_AVX2 or Arm
 #endif  // per-target include guard

@@ -21,7 +21,7 @@
 
 #if HWY_TARGET == HWY_AVX2 || HWY_ARCH_ARM_A64
 
-NPUMOE_NARROW_BEGIN;
+HWY_BEFORE_NAMESPACE();
 namespace npumoe {
 namespace HWY_NAMESPACE {
 
@@ -248,7 +248,7 @@ HWY_INLINE void DecodeSuper(const BlockQ6K* q, size_t stride, const Take& take) 
 
 }  // namespace HWY_NAMESPACE
 }  // namespace npumoe
-NPUMOE_NARROW_END;
+HWY_AFTER_NAMESPACE();
 
 #endif  // HWY_AVX2 or Arm
 #endif  // per-target include guard

@@ -19,7 +19,7 @@
 
 #if HWY_TARGET == HWY_AVX2 || HWY_ARCH_ARM_A64
 
-NPUMOE_NARROW_BEGIN;
+HWY_BEFORE_NAMESPACE();
 namespace npumoe {
 namespace HWY_NAMESPACE {
 
@@ -199,9 +199,20 @@ struct MaddPairsDot {
 
 #else  // Arm
 
+// sdot with word kLane of x. As text where the program is not compiled for CPUs that have it, which Clang's assembler
+// does not take: such a build has no integer path (HasByteDots), and the stand-in is never called.
 template <size_t kLane>
 HWY_INLINE int32x4_t DotBytes(int32x4_t sum, int8x16_t codes, int8x16_t x) {
+#if defined(__ARM_FEATURE_DOTPROD)
   return vdotq_laneq_s32(sum, codes, x, kLane);
+#elif HWY_COMPILER_GCC_ACTUAL
+  asm(".arch armv8.2-a+dotprod+crypto\n\tsdot %0.4s, %1.16b, %2.4b[%3]" : "+w"(sum) : "w"(codes), "w"(x), "i"(kLane));
+  return sum;
+#else
+  const int8x16_t word = vreinterpretq_s8_s32(vdupq_laneq_s32(vreinterpretq_s32_s8(x), kLane));
+  const int16x8_t low = vmull_s8(vget_low_s8(codes), vget_low_s8(word)), high = vmull_high_s8(codes, word);
+  return vaddq_s32(sum, vpaddq_s32(vpaddlq_s16(low), vpaddlq_s16(high)));
+#endif
 }
 
 template <int kBytes>
@@ -316,7 +327,7 @@ HWY_INLINE void QuantizeBlock(const float* x, int32_t zero, typename Dot::X* out
 
 }  // namespace HWY_NAMESPACE
 }  // namespace npumoe
-NPUMOE_NARROW_END;
+HWY_AFTER_NAMESPACE();
 
 #endif  // HWY_AVX2 or Arm
 #endif  // per-target include guard

@@ -26,28 +26,11 @@
 #include <arm_neon.h>
 #endif
 
-// What begins and ends the code of the narrow path, and stands in its lambdas. On Arm the dot product instructions are
-// beyond Highway's target, unless the whole program is compiled for them (as for Apple Silicon).
-#undef NPUMOE_NARROW_TARGET
-#undef NPUMOE_NARROW_BEGIN
-#undef NPUMOE_NARROW_END
+// Stands in every lambda of the narrow path: what a step of ForEach keeps is to be in registers.
 #undef NPUMOE_NARROW_LAMBDA
-#if HWY_ARCH_X86 || defined(__ARM_FEATURE_DOTPROD)
-#define NPUMOE_NARROW_BEGIN HWY_BEFORE_NAMESPACE()
-#define NPUMOE_NARROW_END HWY_AFTER_NAMESPACE()
 #define NPUMOE_NARROW_LAMBDA HWY_ATTR __attribute__((always_inline))
-#else
-#if HWY_COMPILER_CLANG
-#define NPUMOE_NARROW_TARGET "dotprod,crypto"
-#else
-#define NPUMOE_NARROW_TARGET "arch=armv8.2-a+dotprod+crypto"
-#endif
-#define NPUMOE_NARROW_BEGIN HWY_PUSH_ATTRIBUTES(NPUMOE_NARROW_TARGET) static_assert(true, "wants a semicolon")
-#define NPUMOE_NARROW_END HWY_POP_ATTRIBUTES static_assert(true, "wants a semicolon")
-#define NPUMOE_NARROW_LAMBDA __attribute__((target(NPUMOE_NARROW_TARGET), always_inline))
-#endif
 
-NPUMOE_NARROW_BEGIN;
+HWY_BEFORE_NAMESPACE();
 namespace npumoe {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
@@ -139,7 +122,7 @@ HWY_INLINE VI32 LowHalves(VI32 v) { return hn::And(v, hn::Set(I32(), 0xffff)); }
 
 }  // namespace HWY_NAMESPACE
 }  // namespace npumoe
-NPUMOE_NARROW_END;
+HWY_AFTER_NAMESPACE();
 
 #endif  // HWY_AVX2 or Arm
 #endif  // per-target include guard

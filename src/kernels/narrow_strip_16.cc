@@ -13,7 +13,7 @@
 // Newer Highways have several targets on Arm; what is told apart here is not among them.
 #if HWY_TARGET == HWY_AVX2 || (HWY_ARCH_ARM_A64 && HWY_TARGET == HWY_STATIC_TARGET)
 
-NPUMOE_NARROW_BEGIN;
+HWY_BEFORE_NAMESPACE();
 namespace npumoe {
 namespace HWY_NAMESPACE {
 
@@ -41,6 +41,6 @@ void RunNarrowStrip16(const StripArgs& args, bool prepared) {
 }
 
 }  // namespace npumoe
-NPUMOE_NARROW_END;
+HWY_AFTER_NAMESPACE();
 
 #endif  // HWY_AVX2 or Arm

@@ -20,7 +20,7 @@
 
 #if HWY_TARGET == HWY_AVX2 || HWY_ARCH_ARM_A64
 
-NPUMOE_NARROW_BEGIN;
+HWY_BEFORE_NAMESPACE();
 namespace npumoe {
 namespace HWY_NAMESPACE {
 
@@ -135,7 +135,7 @@ void MultiplyTile(const Tile<Dot>& tile, size_t n_rows) {
 
 }  // namespace HWY_NAMESPACE
 }  // namespace npumoe
-NPUMOE_NARROW_END;
+HWY_AFTER_NAMESPACE();
 
 #endif  // HWY_AVX2 or Arm
 #endif  // per-target include guard
