@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/bf16_strip.h"
 #include "kernels/byte_dots.h"
 #include "kernels/integer_strip.h"
 #include "kernels/matmul.h"
@@ -83,10 +84,13 @@ bool ResultsAreRight(std::span<const MatMulJob> jobs, Activations activations) {
   return true;
 }
 
-// Of the instruction that does the multiplying: bytes for block formats where there is one, else f32.
-double MeasureRoof(DType dtype, ThreadPool& threads) {
-  const double int8 = HasIntegerStrip(dtype) ? MeasureInt8Roof(threads, kRoofSeconds) : 0.0;
-  return int8 > 0 ? int8 : MeasureFmaRoof(threads, kRoofSeconds);
+// Of the instruction that does the multiplying: bytes for block formats and bfloat16 pairs for bfloat16 where there are
+// such, else f32.
+double MeasureRoof(DType dtype, Activations activations, ThreadPool& threads) {
+  double roof = 0;
+  if (HasIntegerStrip(dtype)) roof = MeasureInt8Roof(threads, kRoofSeconds);
+  if (HasBf16Strip(dtype, activations)) roof = MeasureBf16Roof(threads, kRoofSeconds);
+  return roof > 0 ? roof : MeasureFmaRoof(threads, kRoofSeconds);
 }
 
 // False if the results are wrong.
@@ -119,7 +123,7 @@ bool RunCase(const Case& c, Activations activations, ThreadPool& threads, std::v
     use_set((2 * sample) % n_sets);
     const double roof = c.cold
                             ? MeasureReadRoof(threads, pool.data() + (2 * sample + 1) % n_sets * set_bytes, set_bytes)
-                            : MeasureRoof(c.dtype, threads);
+                            : MeasureRoof(c.dtype, activations, threads);
     const double seconds = Seconds(ClockFor(threads.n_threads()), [&] { matmul.Run(jobs); });
     const double rate = (c.cold ? static_cast<double>(set_bytes) : flops) / seconds;
     rates.push_back(rate);
