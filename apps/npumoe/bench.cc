@@ -50,7 +50,7 @@ struct BenchFlags {
     app.add_option("--cache-type-v", type_v, "-ctv: see -ctk");
     app.add_option("--activation-bits", activation_bits, kActivationBitsText)->check(CLI::IsMember({8u, 16u}));
     app.add_option("-r,--repetitions", repetitions, "timed runs of each test [5]")->check(CLI::Range(1u, 10000u));
-    app.add_option("--delay", delay_seconds, "seconds to rest before each test")->check(CLI::Range(0.0, 3600.0));
+    app.add_option("--delay", delay_seconds, "seconds to rest before each test")->check(NumberIn(0.0, 3600.0));
     app.add_flag("--no-warmup", no_warmup, "no untimed run before the timed ones");
     app.add_option("-o,--output", format, "md, json, jsonl or csv [md]")
         ->check(CLI::IsMember({"md", "json", "jsonl", "csv"}));

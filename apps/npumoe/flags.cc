@@ -162,6 +162,15 @@ void ShortenValueNames(CLI::App& app) {
 
 }  // namespace
 
+CLI::Validator NumberIn(double low, double high) {
+  const auto check = [low, high](std::string& text) {
+    double value = 0;
+    const bool good = CLI::detail::lexical_cast(text, value) && value >= low && value <= high;
+    return good ? std::string() : fmt::format("'{}' is not in the range [{}, {}]", text, low, high);
+  };
+  return {check, fmt::format("FLOAT in [{} - {}]", low, high)};
+}
+
 std::optional<int> ParseFlags(CLI::App& app, Args args) {
   const std::string command = app.get_name();
   app.name("npumoe " + command);

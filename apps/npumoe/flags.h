@@ -20,6 +20,9 @@ using Args = std::vector<std::string>;
 // it cannot obey (--grammar, ...) are errors that say so.
 std::optional<int> ParseFlags(CLI::App& app, Args args);
 
+// A number in [low, high]; unlike CLI::Range not NaN.
+CLI::Validator NumberIn(double low, double high);
+
 // -m/-c/-b/-ub/-t/-ctk/-ctv and what belongs to them. `Options` after parsing only.
 class EngineFlags {
  public:

@@ -16,9 +16,10 @@ namespace npumoe {
 
 void NpuFlags::AddTo(CLI::App& app) {
   const std::string group = "NPU";
-  auto* device = app.add_option("--npu", npu_.device,
-                                "prompts run on this NPU: coreml, coreml:gpu, coreml:cpu, or sim:NAME simulates one ('npumoe doctor' lists "
-                                "them)");
+  auto* device = app.add_option(
+      "--npu", npu_.device,
+      "prompts run on this NPU: coreml, coreml:gpu, coreml:cpu, or sim:NAME simulates one ('npumoe doctor' lists "
+      "them)");
   BindEnvironment(device->take_last()->group(group), "NPU");
   plan_ = app.add_option("--plan", npu_.plan_path, "plan to run; default: the model's own, or one made now");
   stats_ =
@@ -48,12 +49,14 @@ void NpuFlags::AddTo(CLI::App& app) {
   for (CLI::Option* option : Options()) {
     option->take_last()->group(group);
   }
-  auto* cache = app.add_option("--cache", npu_.cache_folder, "folder of compiled programs [" + DefaultCacheFolder() + "]");
+  auto* cache =
+      app.add_option("--cache", npu_.cache_folder, "folder of compiled programs [" + DefaultCacheFolder() + "]");
   BindEnvironment(cache->take_last()->group(group), "CACHE");
   auto* limit = app.add_option("--cache-gb", cache_gb_, fmt::format("most GiB of it [{}]", kDefaultCacheBytes >> 30));
   limit->check(CLI::Range(1u, 1u << 20))->take_last()->group(group);
-  app.add_option("--keep-warm", npu_.keep_warm_seconds, "with coreml: keep the NPU awake for so many seconds after its last use")
-      ->check(CLI::Range(0.0, 86400.0))
+  app.add_option("--keep-warm", npu_.keep_warm_seconds,
+                 "with coreml: keep the NPU awake for so many seconds after its last use")
+      ->check(NumberIn(0.0, 86400.0))
       ->take_last()
       ->group(group);
   app.add_option("--npu-spec", npu_.spec, "with coreml: plan with the numbers of this NPU, not of this machine")
@@ -91,7 +94,8 @@ void NpuFlags::UseDefault(const std::string& model) {
   if (!NpuBackends().empty()) {
     npu_.device = NpuBackends().front();
   } else {
-    const auto plan = ReadAll(npu_.plan_path.empty() ? SidecarPath(model, "plan.json") : npu_.plan_path, kMaxStatsBytes);
+    const auto plan =
+        ReadAll(npu_.plan_path.empty() ? SidecarPath(model, "plan.json") : npu_.plan_path, kMaxStatsBytes);
     const std::string planned = plan ? PlannedNpu(*plan) : "";
     npu_.device = "sim:" + (planned.empty() ? npu_.plan.npu : planned);
   }

@@ -162,6 +162,15 @@ int RunSimulate(const std::vector<std::string>& args) {
   if (!flags.sweep.empty() && !flags.sweep.ends_with(".csv") && !flags.sweep.ends_with(".json")) {
     return UsageError(fmt::format("simulate: --sweep {}: wanted a name that ends in .csv or .json", flags.sweep));
   }
+  if (!flags.sweep.empty()) {
+    std::vector<std::string> inputs = flags.models;
+    for (const std::string& model : flags.models) inputs.push_back(model + "/config.json");
+    inputs.push_back(flags.routing.path());
+    if (const Status apart = CheckApart({flags.sweep}, inputs); !apart) {
+      return UsageError("simulate: " + apart.error().message);
+    }
+    if (const Status can = CheckOutputFile(flags.sweep); !can) return FailWith(can.error());
+  }
   if (flags.npus.empty()) flags.npus = {"m2-max"};
   if (flags.objectives.empty()) flags.objectives = {"time"};
   for (const std::string& name : flags.placements) {

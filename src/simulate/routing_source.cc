@@ -52,35 +52,46 @@ class AliasTable {
   std::vector<uint32_t> alias_;
 };
 
-// Adds what n_tokens tokens choose.
-void RouteTokens(const std::vector<double>& weights, uint32_t top_k, uint32_t n_tokens, Random& random,
-                 std::vector<uint32_t>& loads) {
-  const AliasTable table(weights);
-  std::vector<uint32_t> chosen(top_k);
-  // Few experts may hold nearly all weight: then the rest are drawn by going through all that are left.
-  constexpr uint32_t kTries = 64;
-  for (uint32_t token = 0; token < n_tokens; ++token) {
-    for (uint32_t k = 0; k < top_k; ++k) {
-      const auto taken = [&](uint32_t e) {
-        return std::find(chosen.begin(), chosen.begin() + k, e) != chosen.begin() + k;
-      };
-      uint32_t expert = table.Draw(random);
-      for (uint32_t tries = 1; taken(expert) && tries < kTries; ++tries) expert = table.Draw(random);
-      if (taken(expert)) {
-        double left = 0;
-        for (uint32_t e = 0; e < weights.size(); ++e) left += taken(e) ? 0 : weights[e];
-        double at = random.Uniform() * left;
-        for (uint32_t e = 0; e < weights.size(); ++e) {
-          if (taken(e)) continue;
-          expert = e;
-          if ((at -= weights[e]) < 0) break;
-        }
-      }
-      chosen[k] = expert;
-      ++loads[expert];
-    }
+// What tokens choose, one expert after the other without any twice.
+class Chooser {
+ public:
+  explicit Chooser(const std::vector<double>& weights)
+      : table_(weights), log_weights_(weights.size()), taken_(weights.size()) {
+    for (size_t e = 0; e < weights.size(); ++e) log_weights_[e] = std::log(weights[e]);  // -inf never wins over others
   }
-}
+
+  // Adds one token's choices.
+  void Choose(uint32_t top_k, Random& random, std::vector<uint32_t>& loads) {
+    std::fill(taken_.begin(), taken_.end(), 0);
+    uint32_t k = 0;
+    // Draws that meet one already taken are repeated: quick while few are taken, and they have little weight.
+    uint32_t tries = 4 * top_k;
+    for (; k < top_k && tries > 0; --tries) {
+      const uint32_t expert = table_.Draw(random);
+      if (taken_[expert] != 0) continue;
+      taken_[expert] = 1;
+      ++loads[expert];
+      ++k;
+    }
+    if (k < top_k) ChooseFromRest(top_k - k, random, loads);
+  }
+
+ private:
+  // The n smallest of exponential waiting times with the weights as rates have the law of n draws without repetition.
+  void ChooseFromRest(uint32_t n, Random& random, std::vector<uint32_t>& loads) {
+    waits_.clear();
+    for (uint32_t e = 0; e < taken_.size(); ++e) {
+      if (taken_[e] == 0) waits_.push_back({std::log(-std::log(1 - random.Uniform())) - log_weights_[e], e});
+    }
+    std::nth_element(waits_.begin(), waits_.begin() + (n - 1), waits_.end());
+    for (uint32_t i = 0; i < n; ++i) ++loads[waits_[i].second];
+  }
+
+  AliasTable table_;
+  std::vector<double> log_weights_;
+  std::vector<uint8_t> taken_;
+  std::vector<std::pair<double, uint32_t>> waits_;
+};
 
 }  // namespace
 
@@ -164,14 +175,17 @@ RoutedPrompt RoutingSource::Prompt(uint64_t seed, uint32_t n_tokens, uint32_t st
       for (double& w : weights) w = std::exp(w - top);
       std::vector<uint32_t>& loads = prompt.loads[step][layer];
       loads.assign(config_.n_experts, 0);
-      RouteTokens(weights, config_.top_k, std::min(step_tokens, n_tokens - step * step_tokens), of_step, loads);
+      Chooser chooser(weights);
+      const uint32_t n = std::min(step_tokens, n_tokens - step * step_tokens);
+      for (uint32_t token = 0; token < n; ++token) chooser.Choose(config_.top_k, of_step, loads);
     }
   }
   return prompt;
 }
 
 RoutingStats RoutingSource::Calibrate(uint64_t first_seed, uint32_t n_prompts, uint32_t n_tokens,
-                                      const std::vector<uint32_t>& chunk_tokens) const {
+                                      const std::vector<uint32_t>& chunk_tokens,
+                                      const std::function<bool()>& go_on) const {
   RoutingStats stats;
   stats.model_name = "simulated";
   stats.n_layers = config_.n_layers;
@@ -186,7 +200,7 @@ RoutingStats RoutingSource::Calibrate(uint64_t first_seed, uint32_t n_prompts, u
     stats.layers[layer].tokens.assign(config_.n_experts, 0);
     stats.layers[layer].mean_output_norm.assign(config_.n_experts, 1.0);
   }
-  for (uint32_t i = 0; i < n_prompts; ++i) {
+  for (uint32_t i = 0; i < n_prompts && (!go_on || go_on()); ++i) {
     const RoutedPrompt prompt = Prompt(first_seed + i, n_tokens, chunk_tokens[0]);
     stats.n_tokens += n_tokens;
     for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string_view>
 #include <vector>
 
@@ -43,9 +44,10 @@ class RoutingSource {
   double drift() const { return zipf_.drift; }
 
   // What `npumoe calibrate` would write after reading `n_prompts` prompts with the given seeds: what plans are made
-  // from. chunk_tokens: ascending lengths, multiples of the first.
+  // from. chunk_tokens: ascending lengths, multiples of the first. Asks before each prompt whether to go on; fewer were
+  // read if not.
   RoutingStats Calibrate(uint64_t first_seed, uint32_t n_prompts, uint32_t n_tokens,
-                         const std::vector<uint32_t>& chunk_tokens) const;
+                         const std::vector<uint32_t>& chunk_tokens, const std::function<bool()>& go_on = {}) const;
 
  private:
   const ModelConfig& config_;

@@ -88,6 +88,28 @@ TEST(RoutingSource, ExtremeWeightsStillFillTopK) {
   for (const uint32_t load : prompt.loads[0][0]) EXPECT_EQ(load, 50u);
 }
 
+// Both ways of choosing have one law: with so few experts the quick draws often run out, with so many they do not.
+TEST(RoutingSource, ChoosesBySuccessiveDraws) {
+  ModelConfig config = Small();
+  config.n_experts = 3;
+  config.top_k = 2;
+  const uint32_t n = 200'000;
+  std::vector<uint32_t> loads = RoutingSource(config, {1.0, 0.0}, nullptr).Prompt(1, n, n).loads[0][0];
+  std::sort(loads.rbegin(), loads.rend());
+  // Popularities 6/11, 3/11, 2/11; P(chosen) = p + sum over others q * p / (1 - q), by hand.
+  const double p[] = {6.0 / 11, 3.0 / 11, 2.0 / 11};
+  for (size_t e = 0; e < 3; ++e) {
+    double chosen = p[e];
+    for (size_t other = 0; other < 3; ++other) chosen += other == e ? 0 : p[other] * p[e] / (1 - p[other]);
+    EXPECT_NEAR(loads[e], n * chosen, 5 * std::sqrt(n * chosen)) << e;
+  }
+  config.n_experts = config.top_k = 512;
+  config.n_layers = 1;
+  for (const uint32_t load : RoutingSource(config, {8.0, 8.0}, nullptr).Prompt(1, 64, 64).loads[0][0]) {
+    EXPECT_EQ(load, 64u);
+  }
+}
+
 TEST(RoutingSource, DriftMovesPopularityBetweenPrompts) {
   const ModelConfig config = Small();
   const RoutingSource still(config, {0.6, 0.0}, nullptr);

@@ -18,7 +18,9 @@ namespace npumoe {
 namespace {
 
 constexpr size_t kMaxConfigBytes = size_t{1} << 20;
-constexpr uint32_t kMaxSeeds = 10'000, kMaxPromptTokens = 1 << 20;
+constexpr uint32_t kMaxSeeds = 10'000;
+constexpr double kMaxDrift = 8, kMaxDriftFactor = 100;
+constexpr uint64_t kMaxLoads = uint64_t{1} << 25;  // of one prompt: 128 MiB
 // Calibration reads other prompts than those that are timed.
 constexpr uint32_t kCalibrationPrompts = 8;
 constexpr uint64_t kCalibrationSeed = uint64_t{1} << 40;
@@ -106,16 +108,37 @@ std::vector<std::vector<uint32_t>> TiersOf(const Plan& plan, uint32_t n_experts)
   return tiers;
 }
 
-Status CheckOptions(const SimulateOptions& o) {
+Status CheckOptions(const SimulateOptions& o, const ModelConfig& config, const NpuSpec& spec) {
   if (o.n_seeds == 0 || o.n_seeds > kMaxSeeds) {
     return MakeError(Code::kInvalidArgument, "seeds {}: wanted 1 to {}", o.n_seeds, kMaxSeeds);
   }
-  if (o.prompt_tokens == 0 || o.prompt_tokens > kMaxPromptTokens) {
-    return MakeError(Code::kInvalidArgument, "prompt {}: wanted 1 to {} tokens", o.prompt_tokens, kMaxPromptTokens);
+  const uint32_t context = config.context_length == 0 ? kMaxContext : config.context_length;
+  if (o.prompt_tokens == 0 || o.prompt_tokens > context) {
+    return MakeError(Code::kInvalidArgument, "prompt {}: wanted 1 to {} tokens, the context of {}", o.prompt_tokens,
+                     context, o.model);
   }
-  if (o.chunk_tokens == 0 || o.moe_batch_tokens % o.chunk_tokens != 0) {
+  if (o.chunk_tokens == 0 || o.chunk_tokens > context || o.chunk_tokens % spec.last_axis_multiple != 0) {
+    return MakeError(Code::kInvalidArgument,
+                     "chunk {}: wanted a multiple of {}, to which {} pads rows, of up to {} tokens, the context of {}",
+                     o.chunk_tokens, spec.last_axis_multiple, spec.name, context, o.model);
+  }
+  if (o.moe_batch_tokens % o.chunk_tokens != 0) {
     return MakeError(Code::kInvalidArgument, "MoE batch {}: wanted a multiple of the chunk of {} tokens",
                      o.moe_batch_tokens, o.chunk_tokens);
+  }
+  const auto in_range = [](double value, double limit) { return value >= 0 && value <= limit; };  // false for NaN
+  if (!in_range(o.stats_drift, kMaxDrift) || !in_range(o.run_drift_factor, kMaxDriftFactor)) {
+    return MakeError(Code::kInvalidArgument, "drift {} and its factor {}: wanted 0 to {} and 0 to {}", o.stats_drift,
+                     o.run_drift_factor, kMaxDrift, kMaxDriftFactor);
+  }
+  const uint64_t n_steps = (o.prompt_tokens + o.chunk_tokens - 1) / o.chunk_tokens;
+  const uint64_t n_loads = n_steps * config.n_layers * config.n_experts;
+  if (n_loads > kMaxLoads) {
+    return MakeError(
+        Code::kInvalidArgument,
+        "prompt {}: {} chunks of {} layers of {} experts are {} loads, limit {}: wanted longer chunks or a "
+        "shorter prompt",
+        o.prompt_tokens, n_steps, config.n_layers, config.n_experts, n_loads, kMaxLoads);
   }
   return Ok{};
 }
@@ -159,10 +182,18 @@ Result<RoutingStats> StatsFor(const SimulateOptions& o, const ModelConfig& confi
 }  // namespace
 
 Result<SimulateReport> Simulate(const SimulateOptions& o, const ProgressFn& progress) {
-  NM_TRY(CheckOptions(o));
   NM_TRY_VAR(const ModelConfig config, ReadConfig(o.model));
   if (config.n_experts == 0) return MakeError(Code::kUnsupported, "model {}: no experts to place", o.model);
   NM_TRY_VAR(const NpuSpec* spec, FindSpec(o.npu));
+  NM_TRY(CheckOptions(o, config, *spec));
+  // Told to stop? Asked all along: one seed of a large model takes seconds.
+  uint32_t n_done = 0;
+  bool stopped = false;
+  const auto go_on = [&] {
+    stopped = stopped || (progress && !progress(n_done, o.n_seeds));
+    return !stopped;
+  };
+  const Error told_to_stop{Code::kCancelled, "simulate: stopped by the caller"};
   RoutingStats given;
   ZipfRouting zipf;
   if (o.stats_json.empty()) {
@@ -177,7 +208,8 @@ Result<SimulateReport> Simulate(const SimulateOptions& o, const ProgressFn& prog
   // Drawn even when statistics were given: those lack the lengths that plans ask for.
   const uint32_t calibration_tokens = std::max(o.prompt_tokens, o.chunk_tokens);
   const RoutingStats stats =
-      calibrated.Calibrate(o.seed + kCalibrationSeed, kCalibrationPrompts, calibration_tokens, lengths);
+      calibrated.Calibrate(o.seed + kCalibrationSeed, kCalibrationPrompts, calibration_tokens, lengths, go_on);
+  if (stopped) return told_to_stop;
 
   SimulateReport report{o.model,          spec->name,     spec->title, o.stats_json.empty() ? o.routing : o.stats_path,
                         o.prompt_tokens,  o.chunk_tokens, o.n_seeds,   config.n_layers,
@@ -189,6 +221,7 @@ Result<SimulateReport> Simulate(const SimulateOptions& o, const ProgressFn& prog
   std::vector<Plan> plans;
   for (const std::string& name : names) {
     NM_TRY_VAR(const PlanRequest request, RequestFor(o, name));
+    if (!go_on()) return told_to_stop;
     NM_TRY_VAR(PlanWithReasons made, MakePlan(config, stats, *spec, request));
     SimulatedPlacement placement;
     placement.placement = name, placement.mode = ToString(request.mode),
@@ -203,6 +236,7 @@ Result<SimulateReport> Simulate(const SimulateOptions& o, const ProgressFn& prog
   for (uint32_t seed = 0; seed < o.n_seeds; ++seed) {
     const RoutedPrompt prompt = source.Prompt(o.seed + seed, o.prompt_tokens, o.chunk_tokens);
     for (size_t i = 0; i < plans.size(); ++i) {
+      if (!go_on()) return told_to_stop;
       tallies[i].Add(SimulatePrefill(config, plans[i], *spec, prompt, config.n_layers / 2), o.prompt_tokens);
     }
     for (uint32_t layer = 0; layer < config.n_layers && seed == 0; ++layer) {
@@ -212,8 +246,8 @@ Result<SimulateReport> Simulate(const SimulateOptions& o, const ProgressFn& prog
         shares.push_back(static_cast<double>(load) / (static_cast<double>(o.prompt_tokens) * config.top_k));
       }
     }
-    if (progress && !progress(seed + 1, o.n_seeds))
-      return MakeError(Code::kCancelled, "simulate: stopped by the caller");
+    n_done = seed + 1;
+    if (!go_on()) return told_to_stop;
   }
   for (size_t i = 0; i < plans.size(); ++i) tallies[i].Write(report.placements[i]);
   return report;

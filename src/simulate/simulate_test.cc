@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 namespace npumoe {
 namespace {
 
@@ -51,7 +53,21 @@ TEST(Simulate, RefusesWhatItCannotDoInOneLine) {
     return report.error().message;
   };
   EXPECT_EQ(message([](SimulateOptions& o) { o.n_seeds = 0; }), "seeds 0: wanted 1 to 10000");
-  EXPECT_EQ(message([](SimulateOptions& o) { o.prompt_tokens = 0; }), "prompt 0: wanted 1 to 1048576 tokens");
+  EXPECT_EQ(message([](SimulateOptions& o) { o.prompt_tokens = 0; }),
+            "prompt 0: wanted 1 to 4096 tokens, the context of phi-tiny-moe");
+  EXPECT_EQ(message([](SimulateOptions& o) { o.chunk_tokens = 300; }),
+            "chunk 300: wanted a multiple of 32, to which m2-max pads rows, of up to 4096 tokens, the context of "
+            "phi-tiny-moe");
+  EXPECT_NE(message([](SimulateOptions& o) { o.model = "tiny-qwen3moe"; }).find("the context of tiny-qwen3moe"),
+            std::string::npos);
+  EXPECT_NE(message([](SimulateOptions& o) { o.run_drift_factor = std::nan(""); }).find("drift"), std::string::npos);
+  EXPECT_NE(message([](SimulateOptions& o) {
+              o.model = "qwen3-30b-a3b";
+              o.prompt_tokens = 40960;
+              o.chunk_tokens = 32;
+              o.moe_batch_tokens = 32;
+            }).find("loads, limit"),
+            std::string::npos);
   EXPECT_EQ(message([](SimulateOptions& o) { o.moe_batch_tokens = 300; }),
             "MoE batch 300: wanted a multiple of the chunk of 256 tokens");
   EXPECT_NE(message([](SimulateOptions& o) { o.model = "no-such"; }).find("neither a file nor a known shape"),

@@ -142,7 +142,7 @@ class Report(Case):
             (["no-such"], "model no-such: neither a file nor a known shape"),
             ([self.config, "--npu", "m9"], "m9"),
             ([self.config, "--routing", "zipf:"], "wanted zipf:S or zipf:S,DRIFT"),
-            ([self.config, "--chunk", "300"], "MoE batch 4096: wanted a multiple of the chunk of 300 tokens"),
+            ([self.config, "--chunk", "300"], "chunk 300: wanted a multiple of 32"),
             ([self.config, "--prompt", "0"], "prompt"),
             ([self.config, "--expert-weights", "int3"], "int3"),
             ([self.config, "--seeds", "0"], "seeds"),

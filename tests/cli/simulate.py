@@ -62,6 +62,19 @@ class Simulate(Case):
         self.assertEqual((said["n_layers"], said["n_experts"], said["top_k"]), (2, 16, 4))
         self.assertEqual(said["model"], str(config))
 
+    def test_a_sweep_never_replaces_what_it_reads(self):
+        config = self.write("kept.json", b"{}")
+        self.fails(2, "kept.json", "simulate", config, "--sweep", config)
+        self.assertEqual(config.read_bytes(), b"{}")
+        folder = self.dir / "folder"
+        folder.mkdir()
+        (folder / "config.json").write_bytes(b"{}")
+        self.fails(2, "config.json", "simulate", folder, "--sweep", folder / "config.json")
+        self.assertEqual((folder / "config.json").read_bytes(), b"{}")
+        stats = self.write("stats.json", b"{}")
+        self.fails(2, "stats.json", "simulate", MODEL, "--routing", stats, "--sweep", stats)
+        self.assertEqual(stats.read_bytes(), b"{}")
+
     def test_refusals(self):
         for args, message in [
             ([], "model"),
@@ -70,7 +83,11 @@ class Simulate(Case):
             ([MODEL, "--placement", "best"], "best"),
             ([MODEL, "--objective", "speed"], "speed"),
             ([MODEL, "--routing", "zipf:"], "wanted zipf:S or zipf:S,DRIFT"),
-            ([MODEL, "--chunk", "300"], "MoE batch 4096: wanted a multiple of the chunk of 300 tokens"),
+            ([MODEL, "--chunk", "300"], "chunk 300: wanted a multiple of 32"),
+            ([MODEL, "--moe-batch", "300"], "MoE batch 300: wanted a multiple of the chunk of 256 tokens"),
+            (["tiny-qwen3moe"], "prompt 4096: wanted 1 to 512 tokens, the context of tiny-qwen3moe"),
+            ([MODEL, "--drift", "nan"], "nan"),
+            ([MODEL, "--run-drift-factor", "nan"], "nan"),
             ([MODEL, "--prompt", "0"], "prompt"),
             ([MODEL, "--sweep", "x.txt"], "wanted a name that ends in .csv or .json"),
             ([MODEL, "--seeds", "0"], "seeds"),
