@@ -54,9 +54,9 @@ TEST(SpecDocument, RefusesOtherMachinesAndBadNumbers) {
 TEST(SpecOfChip, NearestOfTheTable) {
   EXPECT_EQ(SpecHash(SpecOfChip("Apple M2 Max")), SpecHash(**FindSpec("m2-max")));
   EXPECT_EQ(SpecOfChip("Apple M1").title, "Apple M1");
-  EXPECT_EQ(SpecOfChip("Apple M1 Pro").name, "m1");
-  EXPECT_EQ(SpecOfChip("Apple M1 Pro").title, "Apple M1 Pro (assumed to be as Apple M1)");
-  EXPECT_EQ(SpecOfChip("Apple M2").name, "m2-max");
+  EXPECT_EQ(SpecOfChip("Apple M1 Pro").name, "m1-pro");
+  EXPECT_EQ(SpecOfChip("Apple M1 Nano").name, "m1");
+  EXPECT_EQ(SpecOfChip("Apple M1 Nano").title, "Apple M1 Nano (assumed to be as Apple M1)");
   EXPECT_EQ(SpecOfChip("Apple M9").title, "Apple M9 (assumed to be as " + AllSpecs().back().title + ")");
   EXPECT_EQ(SpecOfChip("").title, "unknown chip (assumed to be as " + AllSpecs().back().title + ")");
 }

@@ -226,7 +226,7 @@ class Prefill {
     const double end = std::max({cpu_end, packer, device});
     const double longer = std::max(npu, cpu);
     out_.times.experts += longer;
-    out_.times.pack += end - begin - longer;
+    out_.times.pack += std::max(0.0, end - begin - longer);  // rounding may leave less than nothing
     out_.times.npu_busy += npu;
     Cpu(cpu + packing);
     layer_now_ = end;

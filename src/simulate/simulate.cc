@@ -20,7 +20,8 @@ namespace {
 constexpr size_t kMaxConfigBytes = size_t{1} << 20;
 constexpr uint32_t kMaxSeeds = 10'000;
 constexpr double kMaxDrift = 8, kMaxDriftFactor = 100;
-constexpr uint64_t kMaxLoads = uint64_t{1} << 25;  // of one prompt: 128 MiB
+constexpr uint64_t kMaxLoads = uint64_t{1} << 23;  // of one prompt: 32 MiB
+constexpr uint64_t kMaxSteps = 4096;               // chunks of a prompt: time grows with their square
 // Calibration reads other prompts than those that are timed.
 constexpr uint32_t kCalibrationPrompts = 8;
 constexpr uint64_t kCalibrationSeed = uint64_t{1} << 40;
@@ -69,7 +70,7 @@ class Tally {
     dropped_.values.push_back(Share(r.dropped, r.assigned));
     spilled_.values.push_back(Share(r.spilled, r.assigned));
     on_npu_.values.push_back(Share(r.npu, r.assigned));
-    gap_.values.push_back(t.bound > 0 ? t.Seconds() / t.bound - 1 : 0);
+    gap_.values.push_back(t.bound > 0 ? std::max(0.0, t.Seconds() / t.bound - 1) : 0);
     sum_.attention += t.attention, sum_.router += t.router, sum_.experts += t.experts, sum_.pack += t.pack;
     sum_.scatter += t.scatter, sum_.load += t.load, sum_.output += t.output, sum_.floors += t.floors;
     n_dispatches_ += static_cast<double>(prefill.n_dispatches);
@@ -132,6 +133,10 @@ Status CheckOptions(const SimulateOptions& o, const ModelConfig& config, const N
                      o.run_drift_factor, kMaxDrift, kMaxDriftFactor);
   }
   const uint64_t n_steps = (o.prompt_tokens + o.chunk_tokens - 1) / o.chunk_tokens;
+  if (n_steps > kMaxSteps) {
+    return MakeError(Code::kInvalidArgument, "prompt {}: {} chunks of {} tokens, limit {}", o.prompt_tokens, n_steps,
+                     o.chunk_tokens, kMaxSteps);
+  }
   const uint64_t n_loads = n_steps * config.n_layers * config.n_experts;
   if (n_loads > kMaxLoads) {
     return MakeError(

@@ -52,15 +52,20 @@ class Simulate(Case):
 
     def test_a_config_and_statistics_from_files(self):
         config = self.dir / "config.json"
-        with open(config, "w", encoding="utf-8") as file:
-            json.dump({"model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "hidden_size": 512,
+        shape = {"model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "hidden_size": 512,
                        "intermediate_size": 1024, "moe_intermediate_size": 256, "num_hidden_layers": 2,
                        "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64, "num_experts": 16,
                        "num_experts_per_tok": 4, "vocab_size": 1000, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
-                       "max_position_embeddings": 8192, "norm_topk_prob": True, "tie_word_embeddings": False}, file)
+                       "max_position_embeddings": 8192, "norm_topk_prob": True, "tie_word_embeddings": False}
+        config.write_text(json.dumps(shape))
         said = json.loads(self.ok("simulate", config, "--seeds", "1", "--placement", "ours", "--json").text())
         self.assertEqual((said["n_layers"], said["n_experts"], said["top_k"]), (2, 16, 4))
         self.assertEqual(said["model"], str(config))
+        large = self.dir / "large.json"
+        large.write_text(json.dumps({**shape, "num_experts": 512, "max_position_embeddings": 1 << 20}))
+        self.fails(2, "32768 chunks of 32 tokens, limit 4096", "simulate", large, "--prompt", "1048576", "--chunk", "32")
+        large.write_text(json.dumps({**shape, "num_experts": 512, "num_hidden_layers": 8, "max_position_embeddings": 1 << 20}))
+        self.fails(2, "loads, limit", "simulate", large, "--prompt", "131072", "--chunk", "32")
 
     def test_a_sweep_never_replaces_what_it_reads(self):
         config = self.write("kept.json", b"{}")
