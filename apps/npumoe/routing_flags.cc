@@ -13,10 +13,11 @@ void RoutingFlags::AddTo(CLI::App& app, SimulateOptions& options) {
   app.add_option("--routing", routing_,
                  "zipf:S or zipf:S,DRIFT: the expert of rank r is r^-S as popular, DRIFT is the deviation of log "
                  "popularity between prompts; or a file of 'npumoe calibrate' [zipf:0.6,0.3]");
-  app.add_option("--drift", options.stats_drift, "with a file: DRIFT between prompts [0]")->check(NumberIn(0.0, 8.0));
+  app.add_option("--drift", options.stats_drift, "with a file: DRIFT between prompts [0]")
+      ->check(NumberIn(0.0, kMaxDrift));
   app.add_option("--run-drift-factor", options.run_drift_factor,
                  "prompts drift so many times as much as those the plan was made from [1]")
-      ->check(NumberIn(0.0, 100.0));
+      ->check(NumberIn(0.0, kMaxDriftFactor));
 }
 
 Status RoutingFlags::Read(SimulateOptions& options) const {

@@ -12,6 +12,9 @@
 
 namespace npumoe {
 
+// What drift may be, and what run_drift_factor may.
+inline constexpr double kMaxDrift = 8, kMaxDriftFactor = 100;
+
 struct SimulateOptions {
   std::string model;  // a shape's name (see MakeModelShapes), or the path of a config.json
   std::string npu = "m2-max";
@@ -74,7 +77,8 @@ struct SimulateReport {
   std::vector<std::vector<double>> popularity;  // [layers][n_experts] share of the first seed's tokens
 };
 
-// kInvalidArgument, kNotFound or kCorruptFile name the option or file.
+// kInvalidArgument, kNotFound or kCorruptFile name the option or file. `progress` hears how many of the n_seeds prompts
+// are done, also while none is: often enough that its false stops a large model soon.
 Result<SimulateReport> Simulate(const SimulateOptions& options, const ProgressFn& progress);
 
 }  // namespace npumoe

@@ -90,20 +90,24 @@ Work ExpertGroupWork(const ModelConfig& config, size_t n_experts, uint32_t capac
   work.flops = work.paced_flops = n * rows * 2 * expert_dim;  // silu and product
   AddProduct({rows, dim, expert_dim, 2 * n, static_cast<double>(WeightBytes(streamed, config.expert_dim, config.dim))},
              spec, work);
-  AddProduct({rows, expert_dim, dim, n, static_cast<double>(WeightBytes(streamed, config.dim, config.expert_dim))}, spec,
-             work);
+  AddProduct({rows, expert_dim, dim, n, static_cast<double>(WeightBytes(streamed, config.dim, config.expert_dim))},
+             spec, work);
   work.weight_bytes = n * static_cast<double>(ExpertWeightBytes(config, streamed));
   if (PaletteBits(streamed) > 0) work.unpacked_bytes = 3 * n * dim * expert_dim * kHalf;
   work.io_bytes = 2 * n * dim * rows * kHalf;
   return work;
 }
 
+CpuTimes ExpertCpuTimes(const ModelConfig& config, const NpuSpec& spec) {
+  const double weights = 3.0 * config.dim * config.expert_dim;
+  return {2 * weights / spec.cpu_flops_per_second.value,
+          weights * kAssumedFileBytesPerWeight / spec.cpu_bytes_per_second.value};
+}
+
 LayerCoster::LayerCoster(const ModelConfig& config, std::span<const LoadHistogram> histograms, const NpuSpec& spec,
                          WeightFormat format, bool per_run_capacity)
     : config_(config), spec_(spec), format_(format), per_run_capacity_(per_run_capacity), scenarios_(histograms) {
-  const double weights = 3.0 * config.dim * config.expert_dim;
-  cpu_.seconds_per_row = 2 * weights / spec.cpu_flops_per_second.value;
-  cpu_.seconds_per_expert = weights * kAssumedFileBytesPerWeight / spec.cpu_bytes_per_second.value;
+  cpu_ = ExpertCpuTimes(config, spec);
   for (const LoadHistogram& histogram : histograms) {
     double seconds = 0;
     for (const auto& [load, count] : histogram) seconds += cpu_.Of(load) * static_cast<double>(count);

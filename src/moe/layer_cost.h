@@ -48,6 +48,9 @@ Work ExpertGroupWork(const ModelConfig& config, size_t n_experts, uint32_t capac
 // Bytes of one expert's three projections in `format`.
 size_t ExpertWeightBytes(const ModelConfig& config, WeightFormat format);
 
+// What rows of an expert take on the CPU, with weights of kAssumedFileBytesPerWeight.
+CpuTimes ExpertCpuTimes(const ModelConfig& config, const NpuSpec& spec);
+
 // Prices plans of one layer. Immutable after construction; borrows config and spec.
 class LayerCoster {
  public:

@@ -66,15 +66,18 @@ Result<Simulations> Simulations::Run(const ReportOptions& o, const ProgressFn& p
   std::mutex mutex;
   size_t n_prompts = 0;            // guarded by mutex
   std::atomic<bool> stop = false;  // after a failure or as the caller wishes
-  const auto prompt_done = [&](size_t, size_t) {
-    const std::lock_guard lock(mutex);
-    if (progress && !progress(++n_prompts, n * o.simulate.n_seeds)) stop = true;
-    return !stop;
-  };
   ThreadPool pool(std::max(1u, o.n_threads));
   pool.ParallelFor(n, [&](size_t i, size_t /*thread*/) {
     if (stop) return;
-    auto made = Simulate(OptionsOf(out.all_[i], o.simulate), prompt_done);
+    size_t seen = 0;  // of this simulation's prompts; it tells of one several times
+    const auto prompts_done = [&](size_t done, size_t) {
+      const std::lock_guard lock(mutex);
+      n_prompts += done - seen;
+      seen = done;
+      if (progress && !progress(n_prompts, n * o.simulate.n_seeds)) stop = true;
+      return !stop;
+    };
+    auto made = Simulate(OptionsOf(out.all_[i], o.simulate), prompts_done);
     if (made) {
       out.all_[i].report = std::move(*made);
     } else {

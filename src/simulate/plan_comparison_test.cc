@@ -3,18 +3,10 @@
 #include <gtest/gtest.h>
 
 #include "npumoe/simulate.h"
+#include "simulate/test_options.h"
 
 namespace npumoe {
 namespace {
-
-SimulateOptions Options(const std::string& model) {
-  SimulateOptions options;
-  options.model = model;
-  options.routing = "zipf:0.6,0.3";
-  options.n_seeds = 2;
-  options.expert_weights = options.attention_weights = "int8";
-  return options;
-}
 
 const SimulatedPlacement& Of(const SimulateReport& report, std::string_view name) {
   for (const SimulatedPlacement& placement : report.placements) {
@@ -28,7 +20,7 @@ const SimulatedPlacement& Of(const SimulateReport& report, std::string_view name
 TEST(Simulate, OursDropsNothingAndBeatsThePapersPlan) {
   double gaps = 0;
   for (const char* model : {"phi-tiny-moe", "phi-3.5-moe", "qwen3-30b-a3b"}) {
-    SimulateOptions options = Options(model);
+    SimulateOptions options = TestOptions(model);
     options.placements = {"all", "ours"};
     const auto report = Simulate(options, {});
     ASSERT_TRUE(report.ok()) << report.error().message;

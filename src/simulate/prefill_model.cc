@@ -40,11 +40,7 @@ double SplitBound(const RunChoice& choice, double fixed_cpu) {
 class Prefill {
  public:
   Prefill(const ModelConfig& config, const Plan& plan, const NpuSpec& spec, const RoutedPrompt& prompt)
-      : config_(config), plan_(plan), spec_(spec), prompt_(prompt) {
-    const double weights = 3.0 * config.dim * config.expert_dim;
-    cpu_.seconds_per_row = 2 * weights / spec.cpu_flops_per_second.value;
-    cpu_.seconds_per_expert = weights * kAssumedFileBytesPerWeight / spec.cpu_bytes_per_second.value;
-  }
+      : config_(config), plan_(plan), spec_(spec), prompt_(prompt), cpu_(ExpertCpuTimes(config, spec)) {}
 
   SimulatedPrefill Run(uint32_t drawn_layer) {
     const uint32_t unit = plan_.order == PrefillOrder::kLayerMajor ? plan_.moe_batch_tokens : plan_.chunk_tokens;

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/random.h"
+#include "npumoe/simulate.h"
 
 namespace npumoe {
 namespace {
@@ -16,7 +17,7 @@ namespace {
 constexpr uint64_t kLayerSeed = 0xd1342543de82ef95u, kPromptSeed = 0xa0761d6478bd642fu, kStepSeed = 0xe7037ed1a0b428dbu;
 // An expert that the calibration never saw counts as seen half a time (the usual prior of a rare event).
 constexpr double kUnseenTokens = 0.5;
-constexpr double kMaxExponent = 8, kMaxDrift = 8;
+constexpr double kMaxExponent = 8;
 
 // Draws in proportion to fixed weights in constant time (Walker and Vose's alias method).
 class AliasTable {

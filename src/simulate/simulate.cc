@@ -19,7 +19,6 @@ namespace {
 
 constexpr size_t kMaxConfigBytes = size_t{1} << 20;
 constexpr uint32_t kMaxSeeds = 10'000;
-constexpr double kMaxDrift = 8, kMaxDriftFactor = 100;
 constexpr uint64_t kMaxLoads = uint64_t{1} << 23;  // of one prompt: 32 MiB
 constexpr uint64_t kMaxSteps = 4096;               // chunks of a prompt: time grows with their square
 // Calibration reads other prompts than those that are timed.

@@ -5,20 +5,13 @@
 
 #include <cmath>
 
+#include "simulate/test_options.h"
+
 namespace npumoe {
 namespace {
 
-SimulateOptions Options(const std::string& model) {
-  SimulateOptions options;
-  options.model = model;
-  options.routing = "zipf:0.6,0.3";
-  options.n_seeds = 2;
-  options.expert_weights = options.attention_weights = "int8";
-  return options;
-}
-
 TEST(Simulate, RepeatsItselfAndTellsSeedsApart) {
-  SimulateOptions options = Options("phi-tiny-moe");
+  SimulateOptions options = TestOptions("phi-tiny-moe");
   options.placements = {"ours"};
   const auto once = Simulate(options, {}), again = Simulate(options, {});
   ASSERT_TRUE(once.ok() && again.ok());
@@ -29,7 +22,7 @@ TEST(Simulate, RepeatsItselfAndTellsSeedsApart) {
 }
 
 TEST(Simulate, StagesAddUpToTheTime) {
-  const auto report = Simulate(Options("phi-tiny-moe"), {});
+  const auto report = Simulate(TestOptions("phi-tiny-moe"), {});
   ASSERT_TRUE(report.ok());
   EXPECT_EQ(report->placements.size(), 8u);
   for (const SimulatedPlacement& placement : report->placements) {
@@ -44,7 +37,7 @@ TEST(Simulate, StagesAddUpToTheTime) {
 
 TEST(Simulate, RefusesWhatItCannotDoInOneLine) {
   const auto message = [](auto change) {
-    SimulateOptions options = Options("phi-tiny-moe");
+    SimulateOptions options = TestOptions("phi-tiny-moe");
     change(options);
     const auto report = Simulate(options, {});
     EXPECT_FALSE(report.ok());
@@ -73,7 +66,7 @@ TEST(Simulate, RefusesWhatItCannotDoInOneLine) {
 }
 
 TEST(Simulate, StopsWhenToldTo) {
-  const auto report = Simulate(Options("phi-tiny-moe"), [](size_t, size_t) { return false; });
+  const auto report = Simulate(TestOptions("phi-tiny-moe"), [](size_t, size_t) { return false; });
   ASSERT_FALSE(report.ok());
   EXPECT_EQ(report.error().code, Code::kCancelled);
 }
