@@ -30,8 +30,6 @@ constexpr size_t kTileRows = kBf16PanelStep;
 constexpr size_t kDirectRows = 4;  // most activations for which weights are not laid out first
 static_assert(kSlabs * kSlabRows == kBf16StripStep);
 
-size_t CeilDiv(size_t a, size_t b) { return (a + b - 1) / b; }
-
 // K with the zeros behind it.
 size_t Padded(size_t k) { return CeilDiv(k, kStepElems) * kStepElems; }
 

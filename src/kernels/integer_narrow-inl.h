@@ -64,7 +64,7 @@ Ahead NextColumns(const StripArgs& args, size_t first, size_t k0, size_t n_block
   const size_t next = first + kSlabRows, end = args.first + args.n_rows;
   if (next >= end) return {};
   const SlabRows rows = {args.w.data + next * args.row_bytes + k0 / kPer * sizeof(Block), args.row_bytes};
-  const size_t n_tiles = (args.x.rows + Dot::kTileRows - 1) / Dot::kTileRows;
+  const size_t n_tiles = CeilDiv(args.x.rows, Dot::kTileRows);
   return {rows, std::min(kSlabRows, end - next), n_blocks / kPer * sizeof(Block), n_blocks * n_tiles};
 }
 
@@ -103,8 +103,7 @@ void MultiplyColumns(const StripArgs& args, const Scratch<Dot>& scratch, size_t 
     tile.ahead = &ahead;
     for (size_t row = 0; row < args.x.rows;) {
       // Nearly equal tiles: one of few rows cannot fill the multipliers.
-      const size_t left = args.x.rows - row, n_tiles = (left + Dot::kTileRows - 1) / Dot::kTileRows;
-      const size_t n_rows = (left + n_tiles - 1) / n_tiles;
+      const size_t left = args.x.rows - row, n_rows = CeilDiv(left, CeilDiv(left, Dot::kTileRows));
       tile.x = scratch.x + row * tile.pitch + k0;
       MultiplyTileAt<Dot, Block>(args, tile, row, n_rows, first, n_cols, scratch.tail_y);
       row += n_rows;

@@ -70,8 +70,6 @@ void DecodeSlab(const StripArgs& args, size_t first, size_t n_rows, size_t k0, s
   }
 }
 
-size_t CeilDiv(size_t a, size_t b) { return (a + b - 1) / b; }
-
 // This piece of the weight rows that follow `first`'s, while all of x is multiplied.
 template <typename Block>
 Ahead NextColumns(const StripArgs& args, size_t first, size_t k0, size_t n_blocks) {

@@ -57,8 +57,6 @@ struct Cut {
   size_t n_tasks() const { return n_panels * n_strips; }
 };
 
-size_t CeilDiv(size_t a, size_t b) { return (a + b - 1) / b; }
-
 // Parts of n of at most `most`, nearly equal, multiples of `step` but for the last.
 size_t EvenPart(size_t n, size_t most, size_t step) { return CeilDiv(CeilDiv(n, CeilDiv(n, most)), step) * step; }
 

@@ -14,6 +14,8 @@ namespace npumoe {
 inline constexpr size_t kStripRows = 48;
 inline constexpr size_t kMaxInnerBlock = 768;
 
+inline constexpr size_t CeilDiv(size_t a, size_t b) { return (a + b - 1) / b; }
+
 // f32 values that RunStrip needs as scratch, 64-byte aligned.
 inline constexpr size_t kStripScratchFloats = kStripRows * kMaxInnerBlock;
 
