@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Speed of MatMul against the machine's multiply-add and read roofs, measured next to every sample.
 // matmul_bench [threads [part of a case name [activation bits [target]]]], e.g. "matmul_bench 2 q4_0 8 AVX2". The
-// target is one of Highway's; "AVX2-" and "NEON-" leave out the dot products of bytes that not all such CPUs have.
+// target is one of Highway's; "AVX2-" and "NEON-" leave out the dot products of bytes that not all such CPUs have,
+// "NEON-mm" only the matrix products.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -38,7 +39,10 @@ struct Case {
 
 // False if this machine has no such target.
 bool UseTarget(std::string name) {
-  if (name.ends_with('-')) {
+  if (name.ends_with("-mm")) {
+    AllowByteMatrices(false);
+    name.resize(name.size() - 3);
+  } else if (name.ends_with('-')) {
     AllowByteDots(false);
     name.pop_back();
   }

@@ -49,7 +49,7 @@ struct EngineOptions {
   uint32_t chunk_tokens = 512;  // prompt tokens prefilled together; results do not depend on it
   KvType kv_type = KvType::kF16;
   // Of the integers that activations become before they meet block-quantized weights, where the CPU has the means
-  // (AVX2, AVX-512 VNNI, Arm dotprod): 8 is fast and as exact as llama.cpp, 16 is next to f32. 0 = 8, or 16 beside an NPU, whose fp16 is
+  // (AVX2, AVX-512 VNNI, Arm dotprod and i8mm): 8 is fast and as exact as llama.cpp, 16 is next to f32. 0 = 8, or 16 beside an NPU, whose fp16 is
   // finer than 8 bits.
   uint32_t activation_bits = 0;
   bool phimoe_llama_cpp = false;  // PhiMoE as llama.cpp reads it: softmax over the two winners, RMS norm

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether the CPU has the dot products of bytes that Highway's targets do not tell of.
+// Whether the CPU has the dot and matrix products of bytes that Highway's targets do not tell of.
 #pragma once
 
 namespace npumoe {
@@ -8,7 +8,13 @@ namespace npumoe {
 // CPUs with it (-march=armv8.2-a+dotprod).
 bool HasByteDots();
 
-// For tests and benchmarks: from now on HasByteDots is false (true: as the CPU is). No kernel may be running.
+// Arm's i8mm extension (Apple M2, Neoverse V1 and later): products of 2x8 and 8x2 bytes, twice as many at once as dot
+// products. Only where HasByteDots, too.
+bool HasByteMatrices();
+
+// For tests and benchmarks: from now on HasByteDots (and with it HasByteMatrices) or HasByteMatrices is false (true: as
+// the CPU is). No kernel may be running.
 void AllowByteDots(bool allowed);
+void AllowByteMatrices(bool allowed);
 
 }  // namespace npumoe

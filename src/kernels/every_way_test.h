@@ -12,11 +12,13 @@
 
 namespace npumoe {
 
-// A way of computing: SIMD target, activations, and whether dot products of bytes beyond the target may be used.
+// A way of computing: SIMD target, activations, and whether dot and matrix products of bytes beyond the target may be
+// used.
 struct Way {
   int64_t target;
   Activations activations;
   bool byte_dots;
+  bool byte_matrices = false;
 };
 
 inline bool UsesIntegers(const Way& way) {
@@ -32,9 +34,12 @@ inline std::vector<Way> AllWays() {
     for (const bool byte_dots : {true, false}) {
       if (byte_dots && !HasByteDots() && target != HWY_AVX3_DL) continue;
       if (byte_dots != (target == HWY_AVX3_DL) && target != HWY_AVX2 && !HWY_ARCH_ARM_A64) continue;
-      const Way way = {target, Activations::k16Bits, byte_dots};
-      all.push_back(way);
-      if (UsesIntegers(way)) all.push_back({target, Activations::k8Bits, byte_dots});
+      for (const bool byte_matrices : {true, false}) {
+        if (byte_matrices && !(byte_dots && HasByteMatrices())) continue;
+        const Way way = {target, Activations::k16Bits, byte_dots, byte_matrices};
+        all.push_back(way);
+        if (UsesIntegers(way)) all.push_back({target, Activations::k8Bits, byte_dots, byte_matrices});
+      }
     }
   }
   return all;
@@ -43,7 +48,7 @@ inline std::vector<Way> AllWays() {
 inline std::string NameOf(const testing::TestParamInfo<Way>& info) {
   const Way& way = info.param;
   return std::string(hwy::TargetName(way.target)) + (way.byte_dots && way.target != HWY_AVX3_DL ? "_dots" : "") +
-         (way.activations == Activations::k8Bits ? "_8" : "");
+         (way.byte_matrices ? "_matrices" : "") + (way.activations == Activations::k8Bits ? "_8" : "");
 }
 
 class EveryWay : public testing::TestWithParam<Way> {
@@ -51,10 +56,12 @@ class EveryWay : public testing::TestWithParam<Way> {
   void SetUp() override {
     hwy::SetSupportedTargetsForTest(GetParam().target);
     AllowByteDots(GetParam().byte_dots);
+    AllowByteMatrices(GetParam().byte_matrices);
   }
   void TearDown() override {
     hwy::SetSupportedTargetsForTest(0);
     AllowByteDots(true);
+    AllowByteMatrices(true);
   }
   const Activations activations_ = GetParam().activations;
 };

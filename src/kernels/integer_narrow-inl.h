@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The integer path (integer_strip.h) without AVX-512: vectors of 8 weight rows with AVX2, of 4 with Arm's dot products.
+// The integer path (integer_strip.h) without AVX-512: vectors of 8 weight rows with AVX2, of 4 with Arm's dot products,
+// and two by two with Arm's matrix products.
 
 // Per-target include guard.
 #if defined(NPUMOE_KERNELS_INTEGER_NARROW_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -17,6 +18,7 @@
 #include "hwy/highway.h"
 #include "kernels/integer_strip.h"
 #include "kernels/narrow_direct-inl.h"
+#include "kernels/narrow_pairs-inl.h"
 #include "kernels/narrow_tile-inl.h"
 
 #if HWY_TARGET == HWY_AVX2 || HWY_ARCH_ARM_A64
@@ -64,8 +66,15 @@ Ahead NextColumns(const StripArgs& args, size_t first, size_t k0, size_t n_block
   const size_t next = first + kSlabRows, end = args.first + args.n_rows;
   if (next >= end) return {};
   const SlabRows rows = {args.w.data + next * args.row_bytes + k0 / kPer * sizeof(Block), args.row_bytes};
-  const size_t n_tiles = CeilDiv(args.x.rows, Dot::kTileRows);
+  const size_t n_tiles = CeilDiv(args.x.rows, Dot::kTileRows) * (kInPairs<Dot> ? kSlabRows / kPairColumns : 1);
   return {rows, std::min(kSlabRows, end - next), n_blocks / kPer * sizeof(Block), n_blocks * n_tiles};
+}
+
+// Rows of the next tile where `left` are left: tiles are nearly equal, as one of few rows cannot fill the multipliers.
+template <typename Dot>
+size_t TileRows(size_t left) {
+  const size_t n = CeilDiv(left, CeilDiv(left, Dot::kTileRows));
+  return kInPairs<Dot> ? std::min(left, n + n % 2) : n;
 }
 
 // The tile's activations from row on, times n_cols <= 16 weight rows from `first` on.
@@ -98,12 +107,11 @@ void MultiplyColumns(const StripArgs& args, const Scratch<Dot>& scratch, size_t 
     tile.add = k0 != 0;
     SlabRows rows = {args.w.data + first * args.row_bytes + k0 / kPer * sizeof(Block), args.row_bytes};
     if (n_cols < kSlabRows) rows = CopyRows(rows, n_cols, tile.n_blocks / kPer * sizeof(Block), scratch.tail);
-    DecodeSlab<Block, Dot::kSigned>(rows, tile.n_blocks, scratch.slab);
+    DecodeSlab<Block, Dot::kSigned, kInPairs<Dot>>(rows, tile.n_blocks, scratch.slab);
     Ahead ahead = NextColumns<Dot, Block>(args, first, k0, tile.n_blocks);
     tile.ahead = &ahead;
     for (size_t row = 0; row < args.x.rows;) {
-      // Nearly equal tiles: one of few rows cannot fill the multipliers.
-      const size_t left = args.x.rows - row, n_rows = CeilDiv(left, CeilDiv(left, Dot::kTileRows));
+      const size_t n_rows = TileRows<Dot>(args.x.rows - row);
       tile.x = scratch.x + row * tile.pitch + k0;
       MultiplyTileAt<Dot, Block>(args, tile, row, n_rows, first, n_cols, scratch.tail_y);
       row += n_rows;
@@ -127,20 +135,35 @@ size_t MultiplyFew(const StripArgs& args, const Scratch<Dot>& scratch) {
   return n;
 }
 
+// Makes integers of all activations.
 template <typename Dot, typename Block>
-HWY_NOINLINE void MultiplyStrip(const StripArgs& args, bool prepared) {
-  NM_DCHECK(args.x.rows <= IntegerPanelRows(Dot::X::kBytes == 1 ? Activations::k8Bits : Activations::k16Bits));
-  const size_t n_blocks = args.x.cols / 32;
-  const Scratch<Dot> scratch(args.scratch);
-  for (size_t r = 0; r < args.x.rows && !prepared; ++r) {
-    const float* x = args.x.Row(r);
-    typename Dot::X* out = scratch.x + r * NarrowPitch(n_blocks);
+void Prepare(const StripArgs& args, typename Dot::X* out) {
+  const size_t n_blocks = args.x.cols / 32, pitch = NarrowPitch(n_blocks);
+  for (size_t r = 0; r < args.x.rows; ++r) {
     for (size_t b = 0; b < n_blocks; ++b) {
-      QuantizeBlock<Dot, Format<Block>::kGroups>(x + 32 * b, kZeroOf<Block, Dot::kSigned>, out + b);
+      QuantizeBlock<Dot, Format<Block>::kGroups>(args.x.Row(r) + 32 * b, kZeroOf<Block, Dot::kSigned>,
+                                                 out + r * pitch + b);
     }
   }
-  const bool few = args.x.rows != 0 && args.x.rows <= kDirectRows;
-  for (size_t n = few ? MultiplyFew<Dot, Block>(args, scratch) : 0; n < args.n_rows; n += kSlabRows) {
+  if constexpr (kInPairs<Dot>) {
+    size_t r = 0;
+    for (; r + 2 <= args.x.rows; r += 2) PairUp(out + r * pitch, out + (r + 1) * pitch, n_blocks);
+    if (r < args.x.rows) PairWithZeros(out + r * pitch, out + (r + 1) * pitch, n_blocks);
+  }
+}
+
+template <typename Dot, typename Block>
+HWY_NOINLINE void MultiplyStrip(const StripArgs& args, bool prepared) {
+  constexpr size_t kPanelRows = IntegerPanelRows(Dot::X::kBytes == 1 ? Activations::k8Bits : Activations::k16Bits);
+  static_assert(kPanelRows % 2 == 0);  // room for a row beside the last
+  NM_DCHECK(args.x.rows <= kPanelRows);
+  const Scratch<Dot> scratch(args.scratch);
+  if (!prepared) Prepare<Dot, Block>(args, scratch.x);
+  size_t n = 0;
+  if constexpr (!kInPairs<Dot>) {
+    if (args.x.rows != 0 && args.x.rows <= kDirectRows) n = MultiplyFew<Dot, Block>(args, scratch);
+  }
+  for (; n < args.n_rows; n += kSlabRows) {
     MultiplyColumns<Dot, Block>(args, scratch, args.first + n, std::min(kSlabRows, args.n_rows - n));
   }
 }

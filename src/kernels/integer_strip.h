@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // y = x * W^T with x rounded to integers of 8 or 16 bits, for block formats: on x86 with
-// AVX2, AVX-VNNI or AVX-512 VNNI, and on Arm with the dotprod extension.
+// AVX2, AVX-VNNI or AVX-512 VNNI, and on Arm with the dotprod extension, or for three rows of x and more with i8mm.
 //
 // Definition. A group of 32 elements of a row of x becomes integers with one scale: q = round(x * (L / max|x|)) with
 // L = 127 or 32639, and s = max|x| / L (for 8 bits with the two lowest bits of its mantissa cleared). A weight of a

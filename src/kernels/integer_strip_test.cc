@@ -170,6 +170,30 @@ TEST_P(IntegerStripTest, GivesTheBitsOfItsDefinition) {
   }
 }
 
+// Matrix products of bytes take rows two by two: every number of rows up to more than three tiles, and around a panel.
+TEST_P(IntegerStripTest, MatrixProductsGiveTheBitsOfDotProducts) {
+  if (!HasByteMatrices()) return;
+  Random random(16);
+  const size_t panel = IntegerPanelRows(activations_), most = 2 * panel + 3;
+  for (const DType dtype : kIntegerTypes) {
+    const size_t k = Info(dtype).block_elems == 32 ? 544 : 768;  // more than one piece of K
+    const std::vector<std::byte> w = RandomRow(random, dtype, 41 * k);
+    const std::vector<float> all = RandomFloats(random, most * k);
+    std::vector<std::pair<size_t, size_t>> shapes;  // rows of x, of w
+    for (size_t m = 1; m <= 21; ++m) shapes.emplace_back(m, 1 + m * 7 % 41);
+    for (size_t n = 1; n <= 41; ++n) shapes.emplace_back(1 + n * 5 % 13, n);
+    for (const size_t m : {panel - 1, panel, panel + 1, panel + 3, most}) shapes.emplace_back(m, 20);
+    for (const auto& [m, n] : shapes) {
+      const std::vector<float> x(all.begin(), all.begin() + m * k);
+      const std::vector<float> got = Multiply(dtype, x, w, n, k, activations_);
+      AllowByteMatrices(false);
+      const std::vector<float> want = Multiply(dtype, x, w, n, k, activations_);
+      AllowByteMatrices(true);
+      ASSERT_EQ(got, want) << Info(dtype).name << " m " << m << " n " << n;
+    }
+  }
+}
+
 // Where the codes of a block begin and end, in bytes.
 std::pair<size_t, size_t> CodesOf(DType dtype) {
   const size_t end = Info(dtype).block_bytes;

@@ -33,7 +33,7 @@ struct MatMulJob {
 // * BF16 with AVX512-BF16 and 8 bits of activation: x as bfloat16, see bf16_strip.h. At most
 //   (2^-9 + K * eps) * sum |x w|. With 16 bits as before.
 // * Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, IQ4_NL, MXFP4 with the integer path (Highway's AVX2 and AVX3_DL,
-//   and NEON with dotprod, so all of Apple Silicon; the same bits on all of them): x as integers with one scale per
+//   and NEON with dotprod or i8mm, so all of Apple Silicon; the same bits on all of them): x as integers with one scale per
 //   32 elements, exact integer sums, f32 sums of groups (definition in integer_strip.h). At most
 //   0.51 / L * sum |w| max|x of w's 32| + (3 K / g + 2) * eps * sum |x| (|w| + 2 |m|), where L is 127 for 8 bits and
 //   32639 for 16, g the number of weights under one scale (Q6_K 16, else 32) and m their offset (0 for formats

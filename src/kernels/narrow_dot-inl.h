@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The integer sums of the integer path without AVX-512 (definition in integer_strip.h): activations as integers, and
-// their products with codes, for every set of instructions that has them.
+// their products with codes, for every set of instructions that has dot products. Matrix products: narrow_pairs-inl.h.
 
 // Per-target include guard.
 #if defined(NPUMOE_KERNELS_NARROW_DOT_INL_H_) == defined(HWY_TARGET_TOGGLE)

@@ -25,6 +25,9 @@ using WideDot = ArmDot<2>;
 
 template <typename Block>
 void RunStripOf(const StripArgs& args, bool prepared) {
+#if HWY_ARCH_ARM_A64
+  if (InPairs(args)) return MultiplyStrip<ArmPairs<2>, Block>(args, prepared);
+#endif
   MultiplyStrip<WideDot, Block>(args, prepared);
 }
 

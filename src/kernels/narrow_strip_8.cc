@@ -32,6 +32,7 @@ using LargestDot = MaddPairsDot<1>;
 #else
 template <typename Block>
 void RunStripOf(const StripArgs& args, bool prepared) {
+  if (InPairs(args)) return MultiplyStrip<ArmPairs<1>, Block>(args, prepared);
   MultiplyStrip<ArmDot<1>, Block>(args, prepared);
 }
 using LargestDot = ArmDot<1>;

@@ -26,7 +26,7 @@ namespace HWY_NAMESPACE {
 
 // Codes, scales and offsets of 16 weight rows over some 32-element blocks.
 struct Slab {
-  uint8_t* codes;  // [blocks, 8, 16, 4]: four consecutive elements of every row
+  uint8_t* codes;  // [blocks, 8, 16, 4]: four consecutive elements of every row; in pairs [blocks, 4, 16, 8]
   float* scales;   // [blocks * groups, 16]
   float* offsets;  // [blocks * groups, 16], for formats that have them
 };
@@ -35,25 +35,39 @@ inline constexpr size_t kMaxSlabBlocks = 16;
 inline constexpr size_t kSlabFloats = kMaxSlabBlocks * (512 / sizeof(float) + 4 * kSlabRows);
 
 inline constexpr size_t kSlabVectors = kSlabRows / kLanes;
+
+// Whether activations and weight rows are multiplied two by two, see narrow_pairs-inl.h.
+template <typename Dot>
+inline constexpr bool kInPairs = false;
+
 // All 16 rows of n_blocks 32-element blocks.
-template <typename Block, bool kSigned>
+template <typename Block, bool kSigned, bool kPairs>
 HWY_NOINLINE void DecodeSlab(const SlabRows& rows, size_t n_blocks, const Slab& slab) {
   constexpr size_t kParts = Format<Block>::kElems / 32;
   constexpr size_t kScales = kParts * Format<Block>::kGroups * kSlabRows;  // per block of the format
   for (size_t first = 0; first < kSlabRows; first += kLanes) {
     const auto* blocks = reinterpret_cast<const Block*>(rows.first + first * rows.stride);  // packed: any address
     for (size_t b = 0; b < n_blocks / kParts; ++b) {
-      uint8_t* to = slab.codes + 512 * kParts * b + 4 * first;
+      uint8_t* to = slab.codes + 512 * kParts * b;
       float* scales = slab.scales + kScales * b + first;
       float* offsets = slab.offsets + kScales * b + first;
-      const auto store = [&](size_t part, size_t word, VBytes codes)
-                             NPUMOE_NARROW_LAMBDA { hn::Store(codes, Bytes(), to + 512 * part + 64 * word); };
+      VBytes even[kParts];  // words that wait for the next
+      const auto store = [&](auto part, auto word, VBytes codes) NPUMOE_NARROW_LAMBDA {
+        if constexpr (!kPairs) {
+          hn::Store(codes, Bytes(), to + 512 * part + 64 * word + 4 * first);
+        } else if constexpr (word % 2 == 0) {
+          even[part] = codes;
+        } else {
+          auto* eights = reinterpret_cast<uint32_t*>(to + 512 * part + 64 * (word - 1) + 8 * first);
+          hn::StoreInterleaved2(hn::BitCast(U32(), even[part]), hn::BitCast(U32(), codes), U32(), eights);
+        }
+      };
       if constexpr (kParts == 1) {
         const ScaleAndOffset of = DecodeScales(blocks + b, rows.stride);
         hn::Store(of.scale, F32(), scales);
         if constexpr (Format<Block>::kOffset) hn::Store(of.offset, F32(), offsets);
         DecodeCodes<kSigned>(blocks + b, rows.stride,
-                             [&](size_t word, VBytes codes) NPUMOE_NARROW_LAMBDA { store(0, word, codes); });
+                             [&](auto word, VBytes codes) NPUMOE_NARROW_LAMBDA { store(Constant<0>(), word, codes); });
       } else {
         DecodeSuperScales(blocks + b, rows.stride, scales, offsets, kSlabRows);
         DecodeSuper(blocks + b, rows.stride, store);
