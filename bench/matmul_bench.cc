@@ -2,7 +2,8 @@
 // Speed of MatMul against the machine's multiply-add and read roofs, measured next to every sample.
 // matmul_bench [threads [part of a case name [activation bits [target]]]], e.g. "matmul_bench 2 q4_0 8 AVX2". The
 // target is one of Highway's; "AVX2-" and "NEON-" leave out the dot products of bytes that not all such CPUs have,
-// "NEON-mm" only the matrix products.
+// "NEON-mm" only the matrix products. In a build with a BLAS (NPUMOE_BLAS), its products are compared with ours, sample
+// by sample.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -12,6 +13,8 @@
 #include <vector>
 
 #include "kernels/bf16_strip.h"
+#include "kernels/blas.h"
+#include "kernels/blas_strip.h"
 #include "kernels/byte_dots.h"
 #include "kernels/integer_strip.h"
 #include "kernels/matmul.h"
@@ -122,7 +125,8 @@ bool RunCase(const Case& c, Activations activations, ThreadPool& threads, std::v
   if (!ResultsAreRight(jobs, activations)) return false;
 
   const double flops = 2.0 * static_cast<double>(c.n_jobs * c.m * c.n * c.k);
-  std::vector<double> rates, shares;
+  const bool blas = HasBlasStrip(c.m) && !HasIntegerStrip(c.dtype) && !HasBf16Strip(c.dtype, activations);
+  std::vector<double> rates, shares, gains;
   for (size_t sample = 0; sample < kSamples; ++sample) {
     use_set((2 * sample) % n_sets);
     const double roof = c.cold
@@ -132,11 +136,20 @@ bool RunCase(const Case& c, Activations activations, ThreadPool& threads, std::v
     const double rate = (c.cold ? static_cast<double>(set_bytes) : flops) / seconds;
     rates.push_back(rate);
     shares.push_back(100.0 * rate / roof);
+    if (!blas) continue;
+    AllowBlas(false);
+    gains.push_back(Seconds(ClockFor(threads.n_threads()), [&] { matmul.Run(jobs); }) / seconds);
+    AllowBlas(true);
   }
   const Spread rate = SpreadOf(rates), share = SpreadOf(shares);
-  fmt::print("{:<18} {:>4} x [{:>4}, {:>6}, {:>5}]  {:>7.1f} +-{:>5.1f} {}  {:>5.1f} % +-{:>4.1f} of the roof\n",
+  fmt::print("{:<18} {:>4} x [{:>4}, {:>6}, {:>5}]  {:>7.1f} +-{:>5.1f} {}  {:>5.1f} % +-{:>4.1f} of the roof",
              c.name, c.n_jobs, c.m, c.n, c.k, rate.median * 1e-9, rate.mad * 1e-9, c.cold ? "GB/s   " : "GFLOP/s",
              share.median, share.mad);
+  if (blas) {
+    const Spread gain = SpreadOf(gains);
+    fmt::print(", {:.2f} +- {:.2f} times as fast as without {}", gain.median, gain.mad, BlasName());
+  }
+  fmt::print("\n");
   return true;
 }
 

@@ -15,6 +15,7 @@
 #include <sys/sysctl.h>
 #endif
 
+#include "kernels/blas.h"
 #include "kernels/matmul.h"
 
 namespace npumoe {
@@ -65,7 +66,7 @@ std::string MachineLine(size_t n_threads) {
   utsname os = {};
   uname(&os);
   return fmt::format("{}, {} {}, {}, commit {}, {}, {} threads, {}, real", ChipName(), os.sysname, os.release,
-                     __VERSION__, NPUMOE_COMMIT, SimdTargetName(), n_threads,
+                     __VERSION__, NPUMOE_COMMIT, SimdTargetName() + (HasBlas() ? " with " + BlasName() : ""), n_threads,
                      ClockFor(n_threads) == Clock::kWall ? "wall time" : "CPU time");
 }
 

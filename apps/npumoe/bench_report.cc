@@ -50,6 +50,7 @@ Json ToJson(const BenchResult& result) {
           {"build_version", build.version},
           {"compiler", build.compiler},
           {"simd_target", build.simd_target},
+          {"blas", build.blas},
           {"os_info", OsName()},
           {"clock", "real"},
           {"check_kl", result.check_kl},
@@ -162,7 +163,7 @@ std::string BenchFoot(BenchFormat format, std::string_view check) {
   const BuildInfo build = GetBuildInfo();
   return fmt::format("\nbuild: {} ({})\nmachine: {}, {} cores, {}, {}, {}, real time\ncheck: {}\n", build.commit,
                      build.version, CpuName(), std::thread::hardware_concurrency(), OsName(), build.compiler,
-                     build.simd_target, check);
+                     SimdAndBlas(build), check);
 }
 
 }  // namespace npumoe

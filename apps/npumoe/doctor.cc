@@ -185,6 +185,7 @@ int RunDoctor(const std::vector<std::string>& args) {
                  {"cpu", ReplaceInvalidUtf8(CpuName())},
                  {"cores", Cores()},
                  {"simd", build.simd_target},
+                 {"blas", build.blas},
                  {"memory_bytes", MemoryBytes()},
                  {"page_bytes", PageBytes()},
                  {"build", Build(build)},
@@ -194,7 +195,7 @@ int RunDoctor(const std::vector<std::string>& args) {
     written = WriteOut(json.dump(2) + "\n");
   } else {
     std::string text = NamedLine(12, "system", OsName()) + NamedLine(12, "cpu", fmt::format("{}, {} cores", CpuName(), Cores())) +
-                       NamedLine(12, "simd", build.simd_target) + NamedLine(12, "memory", FormatBytes(MemoryBytes())) +
+                       NamedLine(12, "simd", SimdAndBlas(build)) + NamedLine(12, "memory", FormatBytes(MemoryBytes())) +
                        NamedLine(12, "page size", FormatBytes(PageBytes())) + NamedLine(12, "build", Build(build)) +
                        NamedLine(12, "real NPUs", backends.empty() ? "none: Core ML is not in this build"
                                                           : fmt::format("{}", fmt::join(backends, ", ")));

@@ -59,4 +59,8 @@ std::string OsName() {
   return OneLine(std::string(name.sysname) + " " + name.release + " " + name.machine);
 }
 
+std::string SimdAndBlas(const BuildInfo& build) {
+  return build.blas.empty() ? build.simd_target : build.simd_target + " with " + build.blas;
+}
+
 }  // namespace npumoe

@@ -11,6 +11,7 @@
 
 #include "apps/npumoe/commands.h"
 #include "apps/npumoe/console.h"
+#include "apps/npumoe/machine.h"
 #include "npumoe/engine.h"
 
 namespace npumoe {
@@ -51,7 +52,7 @@ std::string Usage() {
 
 std::string Version() {
   const BuildInfo build = GetBuildInfo();
-  return fmt::format("npumoe {} ({}, {}, {}{})\n", build.version, build.commit, build.compiler, build.simd_target,
+  return fmt::format("npumoe {} ({}, {}, {}{})\n", build.version, build.commit, build.compiler, SimdAndBlas(build),
                      build.is_debug ? ", debug" : "");
 }
 

@@ -232,9 +232,10 @@ class Sampler {
 // Opens just far enough to describe; reads no weights.
 Result<ModelInfo> DescribeModel(const std::string& path, const EngineOptions& options);
 
-// Commit, compiler, SIMD target, whether assertions are compiled in: for --version and the machine line.
+// Commit, compiler, SIMD target, the system's BLAS if the build uses one ("Accelerate", else empty), whether assertions
+// are compiled in: for --version and the machine line.
 struct BuildInfo {
-  std::string version, commit, compiler, simd_target;
+  std::string version, commit, compiler, simd_target, blas;
   bool is_debug = false;
 };
 BuildInfo GetBuildInfo();

@@ -11,6 +11,7 @@
 #include "engine/system.h"
 #include "format/chat_format.h"
 #include "graph/hash.h"
+#include "kernels/blas.h"
 #include "model/model_hash.h"
 
 namespace npumoe {
@@ -136,7 +137,7 @@ Result<Session> Engine::NewSession() {
 }
 
 BuildInfo GetBuildInfo() {
-  BuildInfo info{kVersion, kCommit, kCompiler, SimdTargetName(), false};
+  BuildInfo info{kVersion, kCommit, kCompiler, SimdTargetName(), BlasName(), false};
 #if !defined(NDEBUG)
   info.is_debug = true;
 #endif

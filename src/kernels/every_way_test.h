@@ -7,18 +7,20 @@
 #include <vector>
 
 #include "kernels/activations.h"
+#include "kernels/blas.h"
 #include "kernels/byte_dots.h"
 #include "kernels/target_test.h"
 
 namespace npumoe {
 
 // A way of computing: SIMD target, activations, and whether dot and matrix products of bytes beyond the target may be
-// used.
+// used, or a BLAS.
 struct Way {
   int64_t target;
   Activations activations;
   bool byte_dots;
   bool byte_matrices = false;
+  bool blas = false;
 };
 
 inline bool UsesIntegers(const Way& way) {
@@ -27,7 +29,7 @@ inline bool UsesIntegers(const Way& way) {
 }
 
 // Every SIMD target, those with integers with activations of 8 and of 16 bits, and those for which this CPU has more
-// dot products with and without them.
+// dot products with and without them. Where there is a BLAS, the first of these with it, too.
 inline std::vector<Way> AllWays() {
   std::vector<Way> all;
   for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
@@ -42,13 +44,18 @@ inline std::vector<Way> AllWays() {
       }
     }
   }
+  if (HasBlas()) {
+    all.push_back(all.front());
+    all.back().blas = true;
+  }
   return all;
 }
 
 inline std::string NameOf(const testing::TestParamInfo<Way>& info) {
   const Way& way = info.param;
   return std::string(hwy::TargetName(way.target)) + (way.byte_dots && way.target != HWY_AVX3_DL ? "_dots" : "") +
-         (way.byte_matrices ? "_matrices" : "") + (way.activations == Activations::k8Bits ? "_8" : "");
+         (way.byte_matrices ? "_matrices" : "") + (way.blas ? "_blas" : "") +
+         (way.activations == Activations::k8Bits ? "_8" : "");
 }
 
 class EveryWay : public testing::TestWithParam<Way> {
@@ -57,11 +64,13 @@ class EveryWay : public testing::TestWithParam<Way> {
     hwy::SetSupportedTargetsForTest(GetParam().target);
     AllowByteDots(GetParam().byte_dots);
     AllowByteMatrices(GetParam().byte_matrices);
+    AllowBlas(GetParam().blas);
   }
   void TearDown() override {
     hwy::SetSupportedTargetsForTest(0);
     AllowByteDots(true);
     AllowByteMatrices(true);
+    AllowBlas(true);
   }
   const Activations activations_ = GetParam().activations;
 };

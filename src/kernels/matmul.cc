@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "kernels/blas_strip.h"
 #include "kernels/bf16_strip.h"
 #include "kernels/integer_strip.h"
 #include "kernels/strip.h"
@@ -22,11 +23,12 @@ constexpr size_t kFinest = 3;
 constexpr size_t kFinestF32 = 2;
 
 // Which kernel computes a product.
-enum class Path { kF32, kBf16, kInteger };
+enum class Path { kF32, kBlas, kBf16, kInteger };
 
 Path PathOf(const MatMulJob& job, Activations activations) {
   if (HasIntegerStrip(job.w.dtype)) return Path::kInteger;
-  return HasBf16Strip(job.w.dtype, activations) ? Path::kBf16 : Path::kF32;
+  if (HasBf16Strip(job.w.dtype, activations)) return Path::kBf16;
+  return HasBlasStrip(job.x.rows) ? Path::kBlas : Path::kF32;
 }
 
 // Whether b is done strip by strip with a: gate and up, keys and values.
@@ -38,7 +40,8 @@ bool SameWork(const MatMulJob& a, const MatMulJob& b) {
 // How many of the first jobs are done strip by strip together: all that read the same activations with weights of one
 // shape and type, so that activations are rounded once for all; floats, where nothing is gained, only for SwiGLU.
 size_t TogetherWithFirst(std::span<const MatMulJob> jobs, Activations activations) {
-  const bool floats = PathOf(jobs[0], activations) == Path::kF32;
+  const Path path = PathOf(jobs[0], activations);
+  const bool floats = path == Path::kF32 || path == Path::kBlas;
   size_t n = 1;
   while (n < jobs.size() && (!floats || jobs[n - 1].swiglu) && SameWork(jobs[0], jobs[n])) ++n;
   return n;
@@ -72,6 +75,10 @@ Cut CutJob(const MatMulJob& job, Activations activations, size_t fineness) {
     case Path::kBf16:
       cut.panel_rows = EvenPart(m, kBf16PanelRows, kBf16PanelStep);
       cut.strip_rows = EvenPart(n, kMaxBf16StripRows >> fineness, kBf16StripStep);
+      break;
+    case Path::kBlas:  // cut by the job alone: so its bits depend on nothing else
+      cut.panel_rows = m;
+      cut.strip_rows = kBlasStripRows;
       break;
     case Path::kF32:  // a strip of decoded weights is kept for all activations
       cut.panel_rows = m;
@@ -117,7 +124,7 @@ struct MatMul::Impl {
   ThreadPool& pool;  // borrowed from the caller of the constructor
   size_t max_inner;
   Activations activations;
-  size_t scratch_floats;         // per thread, for either path
+  size_t scratch_floats;         // per thread, for any path
   std::vector<Scratch> scratch;  // [n_threads]
   std::vector<Cursor> cursors;   // [n_threads]
 };
@@ -125,7 +132,8 @@ struct MatMul::Impl {
 MatMul::MatMul(ThreadPool& pool, size_t max_inner, Activations activations)
     : impl_(new Impl{pool, max_inner, activations, 0, {}, {}}) {
   impl_->scratch_floats =
-      std::max({kStripScratchFloats, IntegerScratchFloats(max_inner, activations), Bf16ScratchFloats(max_inner)});
+      std::max({kStripScratchFloats, BlasScratchFloats(), IntegerScratchFloats(max_inner, activations),
+                Bf16ScratchFloats(max_inner)});
   for (size_t thread = 0; thread < pool.n_threads(); ++thread) {
     impl_->scratch.push_back(MakeScratch(impl_->scratch_floats));
   }
@@ -173,6 +181,9 @@ void MatMul::Run(std::span<const MatMulJob> jobs) {
           break;
         case Path::kBf16:
           RunBf16Strip(args, /*prepared=*/i > 0);
+          break;
+        case Path::kBlas:
+          RunBlasStrip(args);
           break;
         case Path::kF32:
           RunStrip(args);

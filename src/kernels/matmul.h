@@ -25,11 +25,12 @@ struct MatMulJob {
 // Multiplies on the CPU. Owns per-thread scratch, so that a call allocates nothing. One thread at a time.
 //
 // Every output is a dot product summed in an order that depends on K, the weight's type and the SIMD target only: the
-// same row gives the same bits whatever M is, whatever the other jobs are, and on any number of threads.
+// same row gives the same bits whatever M is, whatever the other jobs are, and on any number of threads. But with a BLAS
+// (blas.h) the order of f32 sums may depend on M, too.
 //
 // How it is computed, and |y - exact|, where eps = 2^-24 and w are the weights' values as DequantizeRow gives them:
 // * F32, F16, Q2_K, Q3_K, IQ4_XS everywhere, and every type without the instructions below: f32 multiply-adds of decoded
-//   weights. At most K * eps * sum |x w|.
+//   weights, from 32 rows on by the BLAS of a build that has one (blas_strip.h). At most K * eps * sum |x w|.
 // * BF16 with AVX512-BF16 and 8 bits of activation: x as bfloat16, see bf16_strip.h. At most
 //   (2^-9 + K * eps) * sum |x w|. With 16 bits as before.
 // * Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, IQ4_NL, MXFP4 with the integer path (Highway's AVX2 and AVX3_DL,

@@ -2,12 +2,14 @@
 #include "kernels/matmul.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <limits>
 #include <new>
 
 #include "kernels/bf16_strip.h"
+#include "kernels/blas_strip.h"
 #include "kernels/every_way_test.h"
 #include "kernels/integer_strip.h"
 #include "kernels/test_weights.h"
@@ -121,6 +123,11 @@ void ExpectCloseToDouble(const Product& p, Activations activations) {
   }
 }
 
+// Whether a BLAS computes it.
+bool UsesBlas(const Product& p, Activations activations) {
+  return HasBlasStrip(p.m) && !HasIntegerStrip(p.dtype) && !HasBf16Strip(p.dtype, activations);
+}
+
 TEST_P(MatMulTest, PlainFloatsMatchDoubleAtEveryTail) {
   ThreadPool pool(1);
   MatMul matmul(pool, 67, activations_);
@@ -164,6 +171,27 @@ TEST_P(MatMulTest, LongRowsAndManyRowsMatchDouble) {
   }
 }
 
+// Around the fewest rows and the most weight rows of a BLAS's strip, and over more than one of its pieces of K.
+TEST_P(MatMulTest, ManyRowsOfEveryTypeMatchDouble) {
+  ThreadPool pool(2);
+  MatMul matmul(pool, 2304, activations_);
+  Random random(17);
+  for (const DType dtype : kAllDTypes) {
+    for (const auto& [m, n, k] : {std::array<size_t, 3>{31, 5, 256}, {32, 1, 256}, {33, 193, 256}, {70, 3, 2304}}) {
+      Product p(random, dtype, m, n, k);
+      RunAlone(matmul, p);
+      ExpectCloseToDouble(p, activations_);
+    }
+  }
+  Product odd(random, DType::kF32, 40, 21, 67);
+  const std::vector<float> want = RunAlone(matmul, odd);
+  odd.w.insert(odd.w.begin(), std::byte{0});  // weights of a file may lie at any address
+  MatMulJob job = odd.Job();
+  ++job.w.data;
+  matmul.Run({&job, 1});
+  EXPECT_EQ(odd.Result(), want);
+}
+
 TEST_P(MatMulTest, ARowGivesTheSameBitsWhateverRowsItCameWith) {
   ThreadPool pool(1);
   MatMul matmul(pool, 2048, activations_);
@@ -171,6 +199,7 @@ TEST_P(MatMulTest, ARowGivesTheSameBitsWhateverRowsItCameWith) {
   for (const DType dtype : kAllDTypes) {
     Product p(random, dtype, 100, 59, 1024);  // more rows than a panel has
     const std::vector<float> whole = RunAlone(matmul, p);
+    if (UsesBlas(p, activations_)) continue;  // sums in the library's order
     for (const size_t rows : {1u, 2u, 3u, 5u, 16u, 64u}) {
       std::fill(p.y.begin(), p.y.end(), -77.0f);
       for (size_t first = 0; first < p.m; first += rows) {
@@ -271,6 +300,8 @@ TEST_P(MatMulTest, EmptyWorkIsAllowed) {
   EXPECT_EQ(RunAlone(matmul, no_rows), std::vector<float>{});
   Product no_inner(random, DType::kF32, 3, 5, 0);
   EXPECT_EQ(RunAlone(matmul, no_inner), std::vector<float>(15, 0.0f));
+  Product many_rows(random, DType::kF16, 40, 5, 0);
+  EXPECT_EQ(RunAlone(matmul, many_rows), std::vector<float>(200, 0.0f));
 }
 
 TEST_P(MatMulTest, ANanOrInfinityReachesItsOutputsOnly) {
@@ -278,7 +309,7 @@ TEST_P(MatMulTest, ANanOrInfinityReachesItsOutputsOnly) {
   MatMul matmul(pool, 512, activations_);
   Random random(8);
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_K, DType::kQ6_K}) {
-    for (const size_t m : {1u, 9u}) {
+    for (const size_t m : {1u, 9u, 40u}) {
       Product p(random, dtype, m, 17, 512);
       p.x[300] = std::numeric_limits<float>::quiet_NaN();
       RunAlone(matmul, p);

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+# The target npumoe_blas: the system's BLAS for src/kernels/blas.cc, or nothing. Accelerate on macOS; elsewhere what
+# CMake's FindBLAS finds, -DBLA_VENDOR=OpenBLAS for one library of several.
+set(npumoe_blas_default OFF)
+if(APPLE)
+  set(npumoe_blas_default ON)
+endif()
+option(NPUMOE_BLAS "Multiply f32 matrices of many rows by the system's BLAS" ${npumoe_blas_default})
+
+add_library(npumoe_blas INTERFACE)
+if(NPUMOE_BLAS AND APPLE)
+  find_library(NPUMOE_ACCELERATE Accelerate REQUIRED)
+  target_link_libraries(npumoe_blas INTERFACE ${NPUMOE_ACCELERATE})
+  target_compile_definitions(npumoe_blas INTERFACE NPUMOE_BLAS_ACCELERATE)
+elseif(NPUMOE_BLAS)
+  find_package(BLAS REQUIRED)
+  find_path(NPUMOE_CBLAS_H cblas.h PATH_SUFFIXES openblas REQUIRED)
+  target_include_directories(npumoe_blas SYSTEM INTERFACE ${NPUMOE_CBLAS_H})
+  target_link_libraries(npumoe_blas INTERFACE ${BLAS_LIBRARIES})
+  target_compile_definitions(npumoe_blas INTERFACE NPUMOE_BLAS_CBLAS)
+  include(CheckCXXSourceCompiles)
+  set(CMAKE_REQUIRED_INCLUDES ${NPUMOE_CBLAS_H})
+  set(CMAKE_REQUIRED_LIBRARIES ${BLAS_LIBRARIES})
+  check_cxx_source_compiles("#include <cblas.h>\nint main() { cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, 0, 0, 0, 0, nullptr, 1, nullptr, 1, 0, nullptr, 1); }"
+                            NPUMOE_CBLAS_LINKS)
+  unset(CMAKE_REQUIRED_INCLUDES)
+  unset(CMAKE_REQUIRED_LIBRARIES)
+  if(NOT NPUMOE_CBLAS_LINKS)
+    message(FATAL_ERROR "NPUMOE_BLAS: ${BLAS_LIBRARIES} has no cblas_sgemm")
+  endif()
+endif()
