@@ -142,9 +142,9 @@ bool RunCase(const Case& c, Activations activations, ThreadPool& threads, std::v
     AllowBlas(true);
   }
   const Spread rate = SpreadOf(rates), share = SpreadOf(shares);
-  fmt::print("{:<18} {:>4} x [{:>4}, {:>6}, {:>5}]  {:>7.1f} +-{:>5.1f} {}  {:>5.1f} % +-{:>4.1f} of the roof",
-             c.name, c.n_jobs, c.m, c.n, c.k, rate.median * 1e-9, rate.mad * 1e-9, c.cold ? "GB/s   " : "GFLOP/s",
-             share.median, share.mad);
+  fmt::print("{:<18} {:>4} x [{:>4}, {:>6}, {:>5}]  {:>7.1f} +-{:>5.1f} {}  {:>5.1f} % +-{:>4.1f} of the roof", c.name,
+             c.n_jobs, c.m, c.n, c.k, rate.median * 1e-9, rate.mad * 1e-9, c.cold ? "GB/s   " : "GFLOP/s", share.median,
+             share.mad);
   if (blas) {
     const Spread gain = SpreadOf(gains);
     fmt::print(", {:.2f} +- {:.2f} times as fast as without {}", gain.median, gain.mad, BlasName());

@@ -46,7 +46,7 @@ struct NpuOptions {
 struct EngineOptions {
   uint32_t n_threads = 0;       // 0 = all cores
   uint32_t context_tokens = 0;  // positions a session can hold; 0 = the model's trained context
-  uint32_t chunk_tokens = 512;  // prompt tokens prefilled together; results do not depend on it
+  uint32_t chunk_tokens = 512;  // prompt tokens prefilled together; results depend on it with a BLAS only
   KvType kv_type = KvType::kF16;
   // Of the integers that activations become before they meet block-quantized weights, where the CPU has the means
   // (AVX2, AVX-512 VNNI, Arm dotprod and i8mm): 8 is fast and as exact as llama.cpp, 16 is next to f32. 0 = 8, or 16 beside an NPU, whose fp16 is

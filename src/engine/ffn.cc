@@ -121,8 +121,9 @@ void Ffn::RunShared(const LayerWeights& weights, MatView x, MatView y) {
 }
 
 void Ffn::RouterLogits(const LayerWeights& weights, MatView x, size_t first_token) {
-  const MatMulJob job[] = {{x, weights.router, router_logits_.Rows(first_token, x.rows)}};
-  compute_.matmul.Run(job);
+  MatMulJob job = {x, weights.router, router_logits_.Rows(first_token, x.rows)};
+  job.blas = false;  // which experts a token goes to does not hang on the tokens it comes with
+  compute_.matmul.Run({&job, 1});
 }
 
 Status Ffn::Route(size_t layer, const LayerWeights& weights, size_t n_tokens) {

@@ -20,8 +20,8 @@ std::string BlasName();
 void AllowBlas(bool allowed);
 
 // y = x * w^T, or y += x * w^T, in f32 on the calling thread alone, where the library lets itself be told so: OpenBLAS
-// does, for the whole process; Accelerate since macOS 15. x is [M, K], w [y.cols, K] with `w_stride` floats from one row
-// to the next, y [M, y.cols]; all have at least one row and one column, and extents and strides below 2^31.
+// does, for the whole process; Accelerate since macOS 15. x is [M, K], w [y.cols, K] with `w_stride` floats from one
+// row to the next, y [M, y.cols]; all have at least one row and one column, and extents and strides below 2^31.
 void BlasMultiply(ConstMatView x, const float* w, size_t w_stride, bool add, MatView y);
 
 }  // namespace npumoe

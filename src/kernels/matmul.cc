@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/check.h"
-#include "kernels/blas_strip.h"
 #include "kernels/bf16_strip.h"
+#include "kernels/blas_strip.h"
 #include "kernels/integer_strip.h"
 #include "kernels/strip.h"
 #include "kernels/vector_ops.h"
@@ -28,13 +28,13 @@ enum class Path { kF32, kBlas, kBf16, kInteger };
 Path PathOf(const MatMulJob& job, Activations activations) {
   if (HasIntegerStrip(job.w.dtype)) return Path::kInteger;
   if (HasBf16Strip(job.w.dtype, activations)) return Path::kBf16;
-  return HasBlasStrip(job.x.rows) ? Path::kBlas : Path::kF32;
+  return job.blas && HasBlasStrip(job.x.rows) ? Path::kBlas : Path::kF32;
 }
 
 // Whether b is done strip by strip with a: gate and up, keys and values.
 bool SameWork(const MatMulJob& a, const MatMulJob& b) {
   return a.x.data == b.x.data && a.x.rows == b.x.rows && a.x.cols == b.x.cols && a.x.stride == b.x.stride &&
-         a.w.dtype == b.w.dtype && a.y.cols == b.y.cols;
+         a.w.dtype == b.w.dtype && a.y.cols == b.y.cols && a.blas == b.blas;
 }
 
 // How many of the first jobs are done strip by strip together: all that read the same activations with weights of one
@@ -131,9 +131,8 @@ struct MatMul::Impl {
 
 MatMul::MatMul(ThreadPool& pool, size_t max_inner, Activations activations)
     : impl_(new Impl{pool, max_inner, activations, 0, {}, {}}) {
-  impl_->scratch_floats =
-      std::max({kStripScratchFloats, BlasScratchFloats(), IntegerScratchFloats(max_inner, activations),
-                Bf16ScratchFloats(max_inner)});
+  impl_->scratch_floats = std::max({kStripScratchFloats, BlasScratchFloats(),
+                                    IntegerScratchFloats(max_inner, activations), Bf16ScratchFloats(max_inner)});
   for (size_t thread = 0; thread < pool.n_threads(); ++thread) {
     impl_->scratch.push_back(MakeScratch(impl_->scratch_floats));
   }
