@@ -18,10 +18,17 @@ namespace npumoe {
 namespace {
 
 constexpr int kInterrupts[] = {SIGINT, SIGTERM, SIGHUP};
-volatile std::sig_atomic_t interrupted = 0;  // the one global: a signal handler has nowhere else to write
+volatile std::sig_atomic_t interrupted = 0;  // a global, like the next: a signal handler has nowhere else to look
+pthread_t user_thread;                       // the one that waits for the user, set before the handler
 bool pipe_closed = false;
 
-extern "C" void OnInterrupt(int) {
+extern "C" void OnInterrupt(int signal) {
+  // While the waiting thread holds signals back, the system gives them to any thread that does not, such as those that
+  // OpenBLAS starts with the program. There they would end no wait.
+  if (pthread_equal(pthread_self(), user_thread) == 0) {
+    pthread_kill(user_thread, signal);
+    return;
+  }
   if (interrupted != 0) _exit(kExitInterrupted);
   interrupted = 1;
 }
@@ -195,6 +202,7 @@ LineReader::Outcome LineReader::Read(std::string& line, size_t limit_bytes) {
 
 void CatchInterrupts() {
   struct sigaction action = {};
+  user_thread = pthread_self();
   action.sa_handler = OnInterrupt;  // no SA_RESTART: a wait for the user ends
   for (const int signal : kInterrupts) sigaction(signal, &action, nullptr);
 }
