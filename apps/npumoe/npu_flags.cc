@@ -31,6 +31,8 @@ void NpuFlags::AddTo(CLI::App& app) {
   batch_ = app.add_option("--moe-batch", npu_.plan.moe_batch_tokens,
                           "for a plan made now: tokens whose experts run together")
                ->check(CLI::Range(1u, kMaxChunkTokens));
+  order_ = app.add_option("--order", npu_.plan.order,
+                          "for a plan made now: layer-major, wavefront (a batch in two halves), or auto: by objective");
   expert_weights_ = app.add_option("--expert-weights", npu_.plan.expert_weights,
                                    "for a plan made now: fp16, int8, lut8, lut6, lut4, or auto: by measured error");
   attention_weights_ = app.add_option("--attention-weights", npu_.plan.attention_weights, "likewise");
@@ -42,6 +44,7 @@ void NpuFlags::AddTo(CLI::App& app) {
                              "them to other experts; default: the plan's");
   placement_->check(CLI::IsMember(Placements()));
   objective_->check(CLI::IsMember({"time", "energy", "edp"}));
+  order_->check(CLI::IsMember({"auto", "layer-major", "wavefront"}));
   overflow_->check(CLI::IsMember({"exact", "prune", "reroute"}));
   auto formats = WeightFormats();
   formats.push_back("auto");
@@ -66,8 +69,8 @@ void NpuFlags::AddTo(CLI::App& app) {
 }
 
 std::vector<CLI::Option*> NpuFlags::Options() const {
-  return {plan_,  stats_,          placement_,         objective_,    chunk_,
-          batch_, expert_weights_, attention_weights_, weight_error_, overflow_};
+  return {plan_,  stats_, placement_,      objective_,         chunk_,
+          batch_, order_, expert_weights_, attention_weights_, weight_error_, overflow_};
 }
 
 Status NpuFlags::Fill(EngineOptions& options) const {

@@ -28,7 +28,7 @@ class NpuFlags {
   std::string trace_path_;
   uint32_t cache_gb_ = 0;
   CLI::Option *plan_ = nullptr, *stats_ = nullptr, *placement_ = nullptr, *objective_ = nullptr, *chunk_ = nullptr,
-              *batch_ = nullptr, *expert_weights_ = nullptr, *attention_weights_ = nullptr, *weight_error_ = nullptr,
+              *batch_ = nullptr, *order_ = nullptr, *expert_weights_ = nullptr, *attention_weights_ = nullptr, *weight_error_ = nullptr,
               *overflow_ = nullptr;
 };
 

@@ -36,6 +36,9 @@ struct PlanFlags {
     app.add_option("--chunk,--npu-chunk", options.chunk_tokens, "prompt tokens of one attention dispatch [256]")
         ->check(CLI::Range(1u, kMaxChunkTokens));
     app.add_option("--moe-batch", options.moe_batch_tokens, "tokens whose experts run together [4096]")->check(tokens);
+    app.add_option("--order", options.order,
+                   "of 'ours': layer-major; wavefront: a batch in two halves, one's experts beside the other's attention; "
+                   "auto: whichever the objective prefers [auto]");
     app.add_option("--prompt", options.prompt_tokens, "longest prompt that the plan covers [4096]")->check(tokens);
     app.add_option("--tiers", options.n_tiers, "capacities of a layer in the paper's plans [3]")
         ->check(CLI::Range(1u, 64u));
@@ -91,7 +94,7 @@ std::string Summary(const PlanDocument& plan, const PlanFlags& flags, const Stat
   const PlanOptions& o = flags.options;
   return NamedLine(12, "npu", fmt::format("{}, simulated", plan.npu)) +
          NamedLine(12, "placement",
-                   fmt::format("{}, for {}, overflow {}, MoE batches of {} tokens", plan.placement, o.objective, o.mode,
+                   fmt::format("{}, {}, for {}, overflow {}, MoE batches of {} tokens", plan.placement, plan.order, o.objective, o.mode,
                                plan.batch_tokens)) +
          NamedLine(12, "statistics", stats.path.empty() ? "none: experts count as equally popular" : stats.path) +
          NamedLine(12, "weights",
@@ -108,6 +111,7 @@ std::string JsonSummary(const PlanDocument& plan, const PlanFlags& flags, const 
   nlohmann::ordered_json json = {{"npu", plan.npu},
                                  {"simulated", true},
                                  {"placement", plan.placement},
+                                 {"order", plan.order},
                                  {"calibrated", plan.calibrated},
                                  {"stats", text(stats.path)},
                                  {"batch_tokens", plan.batch_tokens},

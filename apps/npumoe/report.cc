@@ -61,6 +61,7 @@ struct ReportFlags {
         ->check(CLI::Range(1u, kMaxChunkTokens));
     app.add_option("--moe-batch", o.moe_batch_tokens, "tokens whose experts run together in 'ours' [4096]")
         ->check(CLI::Range(1u, kMaxContextTokens));
+    app.add_option("--order", o.order, "of 'ours': layer-major, wavefront (two halves in flight), auto [auto]");
     routing.AddTo(app, o);
     app.add_option("--expert-weights", o.expert_weights, "fp16, int8, lut8, lut6 or lut4 [int8, as the paper]");
     app.add_option("--attention-weights", o.attention_weights, "likewise [fp16]");

@@ -42,6 +42,7 @@ struct SimulateFlags {
     app.add_option("--chunk,--npu-chunk", chunks, "prompt tokens of one attention dispatch, as 256,512 [256]");
     app.add_option("--moe-batch", options.moe_batch_tokens, "tokens whose experts run together in 'ours' [4096]")
         ->check(CLI::Range(1u, kMaxContextTokens));
+    app.add_option("--order", options.order, "of 'ours': layer-major, wavefront (two halves in flight), auto [auto]");
     routing.AddTo(app, options);
     app.add_option("--placement", placements,
                    fmt::format("some of {} ({} is the paper's name of {}) [all of them]", fmt::join(Placements(), ", "),
@@ -73,8 +74,8 @@ std::string Table(const SimulateReport& report) {
       "|---|---:|---:|---:|---:|---:|---:|---:|---:|\n";
   for (const SimulatedPlacement& p : report.placements) {
     const bool any = p.on_npu.mean > 0;
-    text += fmt::format("| {}{} | {:.3f} +-{:.3f} | {:.2f} +-{:.2f} | {:.3f} | {} | {} | {} | {} | {} |\n", p.placement,
-                        p.objective == "time" ? "" : ", " + p.objective, p.ttft_seconds.mean, p.ttft_seconds.deviation,
+    text += fmt::format("| {}{}{} | {:.3f} +-{:.3f} | {:.2f} +-{:.2f} | {:.3f} | {} | {} | {} | {} | {} |\n", p.placement,
+                        p.order == "wavefront" ? ", wavefront" : "", p.objective == "time" ? "" : ", " + p.objective, p.ttft_seconds.mean, p.ttft_seconds.deviation,
                         1e3 * p.joules_per_token.mean, 1e3 * p.joules_per_token.deviation, p.cpu_seconds.mean,
                         any ? Percent(p.padding) : "-", Percent(p.dropped), Percent(p.spilled), Percent(p.on_npu),
                         Percent(p.gap));
@@ -91,7 +92,7 @@ std::string Table(const SimulateReport& report) {
 }
 
 std::string CsvHeader() {
-  return "model,npu,prompt_tokens,chunk_tokens,routing,placement,mode,objective,simulated,ttft_seconds,"
+  return "model,npu,prompt_tokens,chunk_tokens,routing,placement,order,mode,objective,simulated,ttft_seconds,"
          "ttft_deviation,joules_per_token,joules_deviation,cpu_busy_seconds,npu_busy_seconds,padding,dropped,spilled,"
          "on_npu,gap_to_bound,attention,router,experts,pack,scatter,load,output,dispatch_floors,n_programs\n";
 }
@@ -101,9 +102,9 @@ std::string CsvRows(const SimulateReport& r) {
   std::string text;
   for (const SimulatedPlacement& p : r.placements) {
     text += fmt::format(
-        "\"{}\",{},{},{},\"{}\",{},{},{},true,{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:."
+        "\"{}\",{},{},{},\"{}\",{},{},{},{},true,{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:."
         "6g}",
-        r.model, r.npu, r.prompt_tokens, r.chunk_tokens, r.routing, p.placement, p.mode, p.objective,
+        r.model, r.npu, r.prompt_tokens, r.chunk_tokens, r.routing, p.placement, p.order, p.mode, p.objective,
         p.ttft_seconds.mean, p.ttft_seconds.deviation, p.joules_per_token.mean, p.joules_per_token.deviation,
         p.cpu_seconds.mean, p.npu_seconds.mean, p.padding.mean, p.dropped.mean, p.spilled.mean, p.on_npu.mean,
         p.gap.mean);

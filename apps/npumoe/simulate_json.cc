@@ -12,6 +12,7 @@ Json ToJson(const SimulatedValue& value) { return {{"mean", value.mean}, {"devia
 
 Json ToJson(const SimulatedPlacement& p, uint32_t prompt_tokens, bool details) {
   Json json = {{"placement", p.placement},
+               {"order", p.order},
                {"mode", p.mode},
                {"objective", p.objective},
                {"ttft_seconds", ToJson(p.ttft_seconds)},

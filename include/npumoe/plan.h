@@ -19,6 +19,9 @@ struct PlanOptions {
   std::string npu = "m2-max";        // a name of DescribeNpus(), or "coreml": this machine's
   uint32_t chunk_tokens = 256;       // prompt tokens of one attention dispatch
   uint32_t moe_batch_tokens = 4096;  // tokens whose experts run together; only placement "ours" uses it
+  // Of placement "ours": "layer-major" takes a batch through attention, then through experts; "wavefront" in two halves,
+  // one's experts beside the other's attention; "auto" whichever the objective prefers.
+  std::string order = "auto";
   uint32_t prompt_tokens = 4096;     // longest prompt whose attention the plan covers
   uint32_t n_tiers = 3;              // capacities of a layer in the paper's plans
   std::string objective = "time";    // "time", "energy", "edp" (their product)
@@ -46,7 +49,7 @@ struct WeightErrorRow {
 struct PlanDocument {
   std::string json;
   std::vector<std::string> reasons;  // one line a decision, in layer order
-  std::string npu, placement;
+  std::string npu, placement, order;
   bool calibrated = true;  // false: no statistics were given, experts count as equally popular
   uint64_t n_programs = 0, program_bytes = 0;
   uint64_t n_npu_experts = 0, n_cpu_experts = 0;     // of all layers

@@ -21,6 +21,7 @@ struct SimulateOptions {
   uint32_t prompt_tokens = 4096;
   uint32_t chunk_tokens = 256;       // of attention; of everything in the paper's plans
   uint32_t moe_batch_tokens = 4096;  // of "ours"
+  std::string order = "auto";        // of "ours": "layer-major", "wavefront", "auto"; see PlanOptions
   // "zipf:S" or "zipf:S,DRIFT": popularity of the expert of rank r is r^-S; DRIFT is the standard deviation of its
   // logarithm from prompt to prompt. Or empty with `stats_json`.
   std::string routing;
@@ -51,7 +52,7 @@ struct SimulatedZone {
 };
 
 struct SimulatedPlacement {
-  std::string placement, mode, objective;
+  std::string placement, order, mode, objective;  // order: layer-major, chunk-major, wavefront
   SimulatedValue ttft_seconds;         // until the logits of the prompt's last token
   SimulatedValue joules_per_token;     // NPU and CPU, per prompt token
   SimulatedValue cpu_seconds;          // busy

@@ -17,6 +17,8 @@ size_t MaxInner(const ModelConfig& config) {
                    size_t{config.expert_dim}, size_t{config.shared_expert_dim}});
 }
 
+Error Stopped() { return {Code::kCancelled, "prefill: stopped by the caller"}; }
+
 }  // namespace
 
 Forward::Forward(const Model& model, size_t n_threads, size_t max_chunk_tokens, Activations activations)
@@ -67,50 +69,99 @@ Status Forward::Run(std::span<const int32_t> tokens, size_t first_position, cons
   NM_CHECK(n_logit_rows <= tokens.size());
   Embed(tokens);
   attention_.SetPositions(long_rope ? long_rope_ : short_rope_, first_position, tokens.size());
-  MatView x = x_.Rows(tokens.size());
+  const size_t n_first = npu == nullptr ? tokens.size() : npu->FirstHalf(tokens.size());
+  if (n_first < tokens.size()) {
+    NM_TRY(RunHalves(tokens.size(), n_first, first_position, kv, n_logit_rows, progress, *npu));
+  } else {
+    NM_TRY(RunLayers(tokens.size(), first_position, kv, n_logit_rows, progress, npu));
+  }
+  if (rows == LogitRows::kNone) return Ok{};
+  const Part last = PartOf(tokens.size() - n_logit_rows, n_logit_rows, first_position);
+  NM_TRY(CheckFinite(last.x, config_.n_layers - 1, last.first_position));
+  WriteLogits(last.x, logits);
+  return Ok{};
+}
+
+Forward::Part Forward::PartOf(size_t first_row, size_t n_rows, size_t first_position) {
+  return {first_row, first_position + first_row, x_.Rows(first_row, n_rows), normed_.Rows(first_row, n_rows)};
+}
+
+Status Forward::RunLayers(size_t n_tokens, size_t first_position, const KvCache& kv, size_t n_logit_rows,
+                          const ChunkProgress& progress, NpuLayers* npu) {
+  Part part = PartOf(0, n_tokens, first_position);
   for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
-    const LayerWeights& weights = weights_.layers[layer];
     if (observer_ != nullptr) {
       observer_->BeginLayer(layer);
-      observer_->See(&ActivationRange::residual, x);
+      observer_->See(&ActivationRange::residual, part.x);
     }
-    if (npu != nullptr) {
-      npu->Attention(layer, kv.Layer(layer), first_position, x, normed_.Rows(x.rows));
-    } else {
-      const RealZone zone(trace_, "attention", layer);
-      NormRows(x, weights.attn_norm, weights.attn_norm_bias);
-      attention_.Run(weights, kv.Layer(layer), first_position, normed_.Rows(x.rows), x);
+    AttentionOf(layer, part, kv, npu);
+    if (observer_ != nullptr) SeeAttention(part.x);
+    if (layer + 1 == config_.n_layers && IsCut(n_logit_rows, n_tokens, npu)) {
+      if (n_logit_rows == 0) return Ok{};  // keys and values are all that later chunks need
+      part = PartOf(n_tokens - n_logit_rows, n_logit_rows, first_position);
     }
-    if (observer_ != nullptr) SeeAttention(x);
-    if (layer + 1 == config_.n_layers && IsCut(n_logit_rows, tokens.size(), npu)) {
-      if (rows == LogitRows::kNone) return Ok{};  // keys and values are all that later chunks need
-      x = x_.Rows(x.rows - n_logit_rows, n_logit_rows);
-      first_position += tokens.size() - n_logit_rows;
-    }
-    NM_TRY(CheckFinite(x, layer, first_position));
-    NormRows(x, weights.ffn_norm, weights.ffn_norm_bias);
     // One row of the last layer is no work for a device.
-    const bool on_npu = npu != nullptr && config_.IsMoeLayer(layer) && x.rows == tokens.size();
-    if (on_npu) {
-      NM_TRY(npu->Experts(layer, normed_.Rows(x.rows), x));
-    } else {
-      const RealZone zone(npu == nullptr ? trace_ : nullptr, "feed-forward", layer);
-      NM_TRY(ffn_.Run(layer, weights, normed_.Rows(x.rows), x));
-    }
-    if (choices_ != nullptr && config_.IsMoeLayer(layer)) {
-      SeeChoices(layer, first_position, x.rows, on_npu ? npu : nullptr);
-    }
-    if (observer_ != nullptr) {
-      observer_->See(&ActivationRange::ffn_in, normed_.Rows(x.rows));
-      observer_->See(&ActivationRange::residual, x);
-    }
-    if (!progress.LayerDone(tokens.size(), layer + 1, config_.n_layers))
-      return MakeError(Code::kCancelled, "prefill: stopped by the caller");
+    NM_TRY(FeedForwardOf(layer, part, part.x.rows == n_tokens ? npu : nullptr));
+    if (!progress.LayerDone(n_tokens, layer + 1, config_.n_layers)) return Stopped();
   }
-  NM_TRY(CheckFinite(x, config_.n_layers - 1, first_position));
-  if (rows == LogitRows::kNone) return Ok{};
-  x = x_.Rows(tokens.size() - n_logit_rows, n_logit_rows);
-  WriteLogits(x, logits);
+  return Ok{};
+}
+
+Status Forward::RunHalves(size_t n_tokens, size_t n_first, size_t first_position, const KvCache& kv,
+                          size_t n_logit_rows, const ChunkProgress& progress, NpuLayers& npu) {
+  const Part halves[] = {PartOf(0, n_first, first_position), PartOf(n_first, n_tokens - n_first, first_position)};
+  const uint32_t n_steps = 2 * config_.n_layers;
+  const bool cut = IsCut(n_logit_rows, n_tokens, &npu);
+  for (uint32_t step = 0; step <= n_steps; ++step) {
+    // The half that goes through attention, and the other one, half a layer behind.
+    const Part &ahead = halves[step % 2], &behind = halves[(step + 1) % 2];
+    const uint32_t layer = step / 2, layer_behind = (step - 1) / 2;
+    NpuLayers::AttentionRows attention;
+    if (step < n_steps) {
+      attention = {layer, kv.Layer(layer), ahead.first_position, ahead.first_row, ahead.x, ahead.normed};
+    }
+    const bool last_layer = step > 0 && layer_behind + 1 == config_.n_layers;
+    if (step == 0 || (cut && last_layer)) {
+      if (step < n_steps) npu.Attention(attention);
+    } else {
+      NM_TRY(FeedForwardOf(layer_behind, behind, &npu, step < n_steps ? &attention : nullptr));
+    }
+    if (!progress.LayerDone(n_tokens, step, n_steps)) return Stopped();
+  }
+  if (!cut || n_logit_rows == 0) return Ok{};
+  return FeedForwardOf(config_.n_layers - 1, PartOf(n_tokens - n_logit_rows, n_logit_rows, first_position), nullptr);
+}
+
+void Forward::AttentionOf(uint32_t layer, const Part& part, const KvCache& kv, NpuLayers* npu) {
+  if (npu != nullptr) {
+    npu->Attention({layer, kv.Layer(layer), part.first_position, part.first_row, part.x, part.normed});
+    return;
+  }
+  const LayerWeights& weights = weights_.layers[layer];
+  const RealZone zone(trace_, "attention", layer);
+  NormRows(part.x, weights.attn_norm, weights.attn_norm_bias, part.normed);
+  attention_.Run(weights, kv.Layer(layer), part.first_position, part.normed, part.x);
+}
+
+Status Forward::FeedForwardOf(uint32_t layer, const Part& part, NpuLayers* npu, const NpuLayers::AttentionRows* other) {
+  const LayerWeights& weights = weights_.layers[layer];
+  NM_TRY(CheckFinite(part.x, layer, part.first_position));
+  NormRows(part.x, weights.ffn_norm, weights.ffn_norm_bias, part.normed);
+  const bool on_npu = npu != nullptr && config_.IsMoeLayer(layer);
+  if (on_npu) {
+    NM_TRY(npu->Experts(layer, part.normed, part.x, other));
+  } else {
+    const RealZone zone(npu == nullptr ? trace_ : nullptr, "feed-forward", layer);
+    NM_TRY(ffn_.Run(layer, weights, part.normed, part.x));
+    if (other != nullptr) npu->Attention(*other);
+  }
+  if (choices_ != nullptr && config_.IsMoeLayer(layer)) {
+    SeeChoices(layer, part.first_position, part.x.rows, on_npu ? npu : nullptr);
+  }
+  if (observer_ != nullptr) {
+    observer_->See(&ActivationRange::ffn_in, part.normed);
+    observer_->See(&ActivationRange::residual, part.x);
+  }
   return Ok{};
 }
 
@@ -142,15 +193,18 @@ Status Forward::CheckFinite(MatView x, uint32_t layer, size_t first_position) {
                    first_position + first_bad.load());
 }
 
-void Forward::NormRows(MatView x, const TensorView& weight, const TensorView& bias) {
-  compute_.ForRows(x.rows, [&](size_t row) { NormRow(config_, {x.Row(row), x.cols}, weight, bias, normed_.Row(row)); });
+void Forward::NormRows(MatView x, const TensorView& weight, const TensorView& bias, MatView normed) {
+  compute_.ForRows(x.rows, [&](size_t row) {
+    NormRow(config_, {x.Row(row), x.cols}, weight, bias, {normed.Row(row), normed.cols});
+  });
 }
 
 void Forward::WriteLogits(MatView x, std::span<float> logits) {
   const size_t vocab_size = config_.vocab_size;
   NM_CHECK(logits.size() == x.rows * vocab_size);
-  NormRows(x, weights_.output_norm, weights_.output_norm_bias);
-  const MatMulJob job[] = {{normed_.Rows(x.rows), weights_.output, {logits.data(), x.rows, vocab_size, vocab_size}}};
+  const MatView normed = normed_.Rows(x.rows);
+  NormRows(x, weights_.output_norm, weights_.output_norm_bias, normed);
+  const MatMulJob job[] = {{normed, weights_.output, {logits.data(), x.rows, vocab_size, vocab_size}}};
   compute_.matmul.Run(job);
   for (size_t row = 0; row < x.rows; ++row) {
     AddBias(weights_.output_bias, logits.subspan(row * vocab_size, vocab_size));

@@ -70,11 +70,25 @@ class Forward {
   void Embed(std::span<const int32_t> tokens);
   // Fails when a value of x is NaN or infinite, naming layer and position.
   Status CheckFinite(MatView x, uint32_t layer, size_t first_position);
-  // normed_ = norm(x).
-  void NormRows(MatView x, const TensorView& weight, const TensorView& bias);
+  // Tokens of the pass, at `first_position`, from its row `first_row` on.
+  struct Part {
+    size_t first_row = 0, first_position = 0;
+    MatView x, normed;  // [tokens, dim]
+  };
+  Part PartOf(size_t first_row, size_t n_rows, size_t first_position);
+  // normed = norm(x).
+  void NormRows(MatView x, const TensorView& weight, const TensorView& bias, MatView normed);
+  void AttentionOf(uint32_t layer, const Part& part, const KvCache& kv, NpuLayers* npu);
+  // Of a layer of which attention is done. `other` then goes through attention, with an NPU at the same time.
+  Status FeedForwardOf(uint32_t layer, const Part& part, NpuLayers* npu, const NpuLayers::AttentionRows* other = nullptr);
+  // Layer after layer for all tokens, or for the first `n_first` and the others in turn, half a layer apart.
+  Status RunLayers(size_t n_tokens, size_t first_position, const KvCache& kv, size_t n_logit_rows,
+                   const ChunkProgress& progress, NpuLayers* npu);
+  Status RunHalves(size_t n_tokens, size_t n_first, size_t first_position, const KvCache& kv, size_t n_logit_rows,
+                   const ChunkProgress& progress, NpuLayers& npu);
   void WriteLogits(MatView x, std::span<float> logits);
   void SeeChoices(uint32_t layer, size_t first_position, size_t n_tokens, const NpuLayers* npu);
-  // Whether the last layer is to run for the last `n_rows` of the tokens alone.
+  // Whether the last layer's FFN is to run for the last `n_rows` of the tokens alone.
   bool IsCut(size_t n_rows, size_t n_tokens, const NpuLayers* npu) const;
   void SeeAttention(MatView x);  // after it ran: what it read and made, and the residual it left
 

@@ -35,7 +35,7 @@ NpuExperts::NpuExperts(const Model& model, const Plan& plan, NpuPrograms& progra
       kept_(config_.n_experts),
       cpu_ranges_(config_.n_experts) {}
 
-Status NpuExperts::Run(uint32_t layer, MatView x, MatView y) {
+Status NpuExperts::Run(uint32_t layer, MatView x, MatView y, Beside* beside) {
   const LayerWeights& weights = model_.weights().layers[layer];
   StageReport& stage = clock_.experts(layer);
   NM_TRY(ffn_.Route(layer, weights, x.rows));
@@ -44,27 +44,50 @@ Status NpuExperts::Run(uint32_t layer, MatView x, MatView y) {
   if (plan_.mode == OverflowMode::kReroute) RerouteOverflow(layer, x.rows);
   for (uint32_t expert = 0; expert < config_.n_experts; ++expert) kept_[expert] = ffn_.dispatch().Load(expert);
   if (plan_.mode == OverflowMode::kPrune) PruneOverflow(layer);
-  Choose(layer, weights);
+  Choose(layer, weights, x.rows, beside);
 
   on_device_.assign(config_.n_experts, {});
   halves_.resize(ffn_.dispatch().slots.size() * config_.dim);
 
   // Both sides start when the choice is made.
   const Nanos start = clock_.now();
-  packer_.Submit([this, layer, x] { RunGroups(layer, x); });
+  packer_.Submit([this, layer, x, beside] {
+    RunGroups(layer, x);
+    // From here on this thread leaves clock and programs to the one beside.
+    if (beside != nullptr) beside_.Submit([this, beside] { beside->done = beside->run(groups_end_); });
+  });
   ffn_.RunSlots(weights, x, cpu_ranges_);
   const std::optional<Nanos> cpu_end = clock_.RealNow();
   packer_.Wait();
+  const double last_unpack = UnpackLast(layer);
+  const std::optional<Nanos> unpack_end = clock_.RealNow();
+  const bool all_ran = std::ranges::all_of(jobs_, [](const Job& job) { return job.ran->ok(); });
+  const auto combine = [&] {
+    const Ffn::DeviceRows device{on_device_, halves_.data(), plan_.layers[layer].expert_scale};
+    ffn_.Combine(weights, x, y, &device);
+  };
+  if (all_ran) combine();
+  std::optional<Nanos> combine_end = clock_.RealNow();
+  beside_.Wait();
+
   clock_.CpuWork(CpuSeconds(weights), stage, fmt::format("layer {} experts", layer), cpu_end);
   clock_.ShareCpu(pack_seconds_);
-  clock_.AddOverlap(std::min(clock_.now(), packer_end_) - start);
-  clock_.WaitUntil(packer_end_);
-  RepeatOnCpu(layer, weights, x);
-  const Ffn::DeviceRows device{on_device_, halves_.data(), plan_.layers[layer].expert_scale};
-  ffn_.Combine(weights, x, y, &device);
-  clock_.CpuWork(clock_.CopySeconds(2.0 * static_cast<double>(x.rows) * config_.top_k * config_.dim * sizeof(float)),
-                 stage, "combine");
+  if (beside != nullptr) clock_.ShareCpu(beside->done.copy_seconds);
+  const Nanos npu_end = beside != nullptr ? beside->done.end : groups_end_;
+  clock_.AddOverlap(std::max(Nanos{0}, std::min(clock_.now(), npu_end) - start));
+  clock_.WaitUntil(groups_end_);
+  clock_.CpuWork(last_unpack, stage, "unpack", unpack_end);
+  if (!all_ran) {
+    RepeatOnCpu(layer, weights, x);
+    combine();
+    combine_end = clock_.RealNow();
+  }
+  clock_.CpuWork(CombineSeconds(x.rows), stage, "combine", combine_end);
   return Ok{};
+}
+
+double NpuExperts::CombineSeconds(size_t n_tokens) const {
+  return clock_.CopySeconds(2.0 * static_cast<double>(n_tokens) * config_.top_k * config_.dim * sizeof(float));
 }
 
 size_t NpuExperts::buffer_bytes() const {
@@ -119,7 +142,7 @@ void NpuExperts::MoveToCpu(uint32_t layer, size_t group) {
 }
 
 // Fills choice_, jobs_ and the rows that are the CPU's.
-void NpuExperts::Choose(uint32_t layer, const LayerWeights& weights) {
+void NpuExperts::Choose(uint32_t layer, const LayerWeights& weights, size_t n_tokens, const Beside* beside) {
   LayerPlan& plan = usable_[layer];
   const NpuSpec& spec = clock_.spec();
   times_.assign(plan.groups.size(), {});
@@ -132,7 +155,9 @@ void NpuExperts::Choose(uint32_t layer, const LayerWeights& weights) {
   }
   const CpuTimes cpu{RowFlops(config_) / spec.cpu_flops_per_second.value,
                      ExpertBytes(weights) / spec.cpu_bytes_per_second.value};
-  ChooseRun(plan, kept_, times_, cpu, plan_.per_run_capacity, /*spill=*/true, choice_);
+  RunOption other;
+  if (beside != nullptr) other = {beside->seconds.npu, beside->seconds.cpu + CombineSeconds(n_tokens)};
+  ChooseRun(plan, kept_, times_, cpu, plan_.per_run_capacity, /*spill=*/true, other, choice_);
 
   const Dispatch& dispatch = ffn_.dispatch();
   StageReport& stage = clock_.experts(layer);
@@ -145,7 +170,7 @@ void NpuExperts::Choose(uint32_t layer, const LayerWeights& weights) {
   for (size_t group = 0; group < plan.groups.size(); ++group) {
     const uint32_t index = choice_.capacity_index[group];
     const bool on_npu = index != kSkipGroup && index != kGroupOnCpu;
-    if (on_npu) jobs_.push_back({group, plan.groups[group].capacities[index], 0, std::nullopt});
+    if (on_npu) jobs_.push_back({group, plan.groups[group].capacities[index], 0, 0, std::nullopt});
     for (const uint32_t expert : plan.groups[group].experts) {
       if (!on_npu) {
         stage.rows_cpu += kept_[expert];
@@ -158,7 +183,7 @@ void NpuExperts::Choose(uint32_t layer, const LayerWeights& weights) {
   }
 }
 
-// Packs a group while the one before runs, unpacks it while the one behind runs.
+// Packs a group while the one before runs, unpacks it while the one behind runs. The last one stays packed.
 void NpuExperts::RunGroups(uint32_t layer, MatView x) {
   StageReport& stage = clock_.experts(layer);
   Nanos now = clock_.now();  // the packer's
@@ -176,29 +201,30 @@ void NpuExperts::RunGroups(uint32_t layer, MatView x) {
     if (i > 0) work(Unpack(layer, jobs_[i - 1], buffers_[(i - 1) % 2]), "unpack");
     if (i + 1 < jobs_.size()) work(Pack(layer, jobs_[i + 1], x, buffers_[(i + 1) % 2]), "pack");
     queue_.Wait();
-    if (job.ran->ok()) now = std::max(now, (*job.ran)->end);
+    if (!job.ran->ok()) continue;
+    Count(layer, job);
+    now = std::max(now, (*job.ran)->end);
   }
-  if (!jobs_.empty()) work(Unpack(layer, jobs_.back(), buffers_[(jobs_.size() - 1) % 2]), "unpack");
-  packer_end_ = now;
+  groups_end_ = now;
 }
 
 // Fills the group's inputs with its rows; returns the seconds that the CPU beside the device takes for it.
-double NpuExperts::Pack(uint32_t layer, const Job& job, MatView x, Buffers& buffers) {
+double NpuExperts::Pack(uint32_t layer, Job& job, MatView x, Buffers& buffers) {
   const ExpertGroup& group = plan_.layers[layer].groups[job.group];
   const Dispatch& dispatch = ffn_.dispatch();
   const size_t dim = config_.dim, slice = dim * job.capacity;
   buffers.in.resize(group.experts.size() * slice);
   buffers.out.resize(buffers.in.size());
-  double rows = 0;
+  job.rows = 0;
   for (size_t i = 0; i < group.experts.size(); ++i) {
     const uint32_t expert = group.experts[i], begin = dispatch.expert_begin[expert];
     const uint32_t n = std::min(kept_[expert], job.capacity);
-    rows += n;
+    job.rows += n;
     in_rows_.clear();
     for (uint32_t row = 0; row < n; ++row) in_rows_.push_back(x.Row(dispatch.slots[begin + row].token));
     PackColumns(in_rows_, dim, job.capacity, buffers.in.data() + i * slice);
   }
-  return clock_.CopySeconds(rows * static_cast<double>(dim) * (sizeof(float) + sizeof(uint16_t)));
+  return clock_.CopySeconds(static_cast<double>(job.rows * dim) * (sizeof(float) + sizeof(uint16_t)));
 }
 
 void NpuExperts::Launch(uint32_t layer, Job& job, Buffers& buffers) {
@@ -207,33 +233,43 @@ void NpuExperts::Launch(uint32_t layer, Job& job, Buffers& buffers) {
   job.ran = programs_.Group(layer, job.group)->Run(CapacityFunction(job.capacity), in, out, job.ready);
 }
 
-// Brings the outputs to their slots. A run that failed, or left the range of fp16, becomes an error of the job.
+// A run that went through.
+void NpuExperts::Count(uint32_t layer, const Job& job) {
+  const size_t n_experts = plan_.layers[layer].groups[job.group].experts.size();
+  clock_.Dispatched(**job.ran, job.ready, clock_.experts(layer),
+                    fmt::format("layer {} experts, group {}", layer, job.group),
+                    {{"experts", n_experts}, {"capacity", job.capacity}, {"rows", job.rows}});
+}
+
+// Brings the outputs to their slots; returns the CPU's seconds. Values that left the range of fp16 make the run an
+// error.
 double NpuExperts::Unpack(uint32_t layer, Job& job, const Buffers& buffers) {
   if (!job.ran->ok()) return 0;
   const ExpertGroup& group = plan_.layers[layer].groups[job.group];
   const Dispatch& dispatch = ffn_.dispatch();
   const size_t dim = config_.dim, slice = dim * job.capacity;
-  uint64_t used = 0;
   bool finite = true;
   for (size_t i = 0; i < group.experts.size(); ++i) {
     const uint32_t expert = group.experts[i], begin = dispatch.expert_begin[expert];
     const uint32_t n = std::min(kept_[expert], job.capacity);
-    used += n;
     out_rows_.clear();
     for (uint32_t row = 0; row < n; ++row) out_rows_.push_back(halves_.data() + (begin + row) * dim);
     finite = UnpackHalves(buffers.out.data() + i * slice, dim, job.capacity, out_rows_) && finite;
   }
-  StageReport& stage = clock_.experts(layer);
-  clock_.Dispatched(**job.ran, job.ready, stage, fmt::format("layer {} experts, group {}", layer, job.group),
-                    {{"experts", group.experts.size()}, {"capacity", job.capacity}, {"rows", used}});
   if (!finite) {
     job.ran = Result<Interval>(MakeError(Code::kUnsupported, "a value left the range of fp16"));
     return 0;
   }
   for (const uint32_t expert : group.experts) on_device_[expert].n_halves = std::min(kept_[expert], job.capacity);
-  stage.rows_used += used;
-  stage.rows_padded += group.experts.size() * job.capacity - used;
-  return clock_.CopySeconds(static_cast<double>(used * dim) * 2 * sizeof(uint16_t));
+  StageReport& stage = clock_.experts(layer);
+  stage.rows_used += job.rows;
+  stage.rows_padded += group.experts.size() * job.capacity - job.rows;
+  return clock_.CopySeconds(static_cast<double>(job.rows * dim) * 2 * sizeof(uint16_t));
+}
+
+// Nothing is left to pack beside it, so that the caller's thread does it while the device goes on.
+double NpuExperts::UnpackLast(uint32_t layer) {
+  return jobs_.empty() ? 0 : Unpack(layer, jobs_.back(), buffers_[(jobs_.size() - 1) % 2]);
 }
 
 double NpuExperts::CpuSeconds(const LayerWeights& weights) const {
@@ -247,7 +283,6 @@ double NpuExperts::CpuSeconds(const LayerWeights& weights) const {
 
 // A group whose run failed is computed by the CPU now and for the rest of the session.
 void NpuExperts::RepeatOnCpu(uint32_t layer, const LayerWeights& weights, MatView x) {
-  if (std::ranges::all_of(jobs_, [](const Job& job) { return job.ran->ok(); })) return;
   std::ranges::fill(cpu_ranges_, SlotRange{});
   StageReport& stage = clock_.experts(layer);
   for (const Job& job : jobs_) {

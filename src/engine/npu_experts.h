@@ -4,12 +4,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "base/cache_lines.h"
 #include "engine/ffn.h"
+#include "engine/npu_attention.h"
 #include "engine/npu_programs.h"
 #include "engine/run_clock.h"
 #include "engine/worker.h"
@@ -19,16 +21,23 @@
 
 namespace npumoe {
 
-// One thread at a time; owns a thread that packs and unpacks and one that waits for the device. Borrows everything it
+// One thread at a time; owns a thread that packs and unpacks, one that waits for the device, and one for what is beside. Borrows everything it
 // is made from.
 class NpuExperts {
  public:
   NpuExperts(const Model& model, const Plan& plan, NpuPrograms& programs, RunClock& clock, Ffn& ffn);
 
-  // y += experts(x) for normalised x and the router logits in ffn.logits(). Fails like Ffn::Route.
+  // What the device does after the groups while the CPU is still in the experts: attention of other tokens.
+  struct Beside {
+    RunOption seconds;                                          // of it, as modelled
+    std::function<NpuAttention::Done(Nanos begin)> run;         // on a thread of its own
+    NpuAttention::Done done;                                    // what it returned; nothing if Run failed
+  };
+  // y += experts(x) for normalised x and the router logits in ffn.logits(). Fails like Ffn::Route, before anything ran.
   Status Run(uint32_t layer,
-             MatView x,   // [tokens, dim]
-             MatView y);  // [tokens, dim]
+             MatView x,                  // [tokens, dim]
+             MatView y,                  // [tokens, dim]
+             Beside* beside = nullptr);  // null for nothing
 
   // Replaces what the last Run dropped by kNoExpert. choices: [tokens, top_k], what its tokens chose.
   void MarkDropped(std::span<uint32_t> choices) const;
@@ -41,6 +50,7 @@ class NpuExperts {
     size_t group = 0;
     uint32_t capacity = 0;
     Nanos ready = 0;
+    uint64_t rows = 0;  // that carry a token
     std::optional<Result<Interval>> ran;
   };
   struct Buffers {
@@ -49,11 +59,14 @@ class NpuExperts {
 
   void RerouteOverflow(uint32_t layer, size_t n_tokens);
   void PruneOverflow(uint32_t layer);
-  void Choose(uint32_t layer, const LayerWeights& weights);
+  void Choose(uint32_t layer, const LayerWeights& weights, size_t n_tokens, const Beside* beside);
   void RunGroups(uint32_t layer, MatView x);
-  double Pack(uint32_t layer, const Job& job, MatView x, Buffers& buffers);
+  double Pack(uint32_t layer, Job& job, MatView x, Buffers& buffers);
   void Launch(uint32_t layer, Job& job, Buffers& buffers);
+  void Count(uint32_t layer, const Job& job);
   double Unpack(uint32_t layer, Job& job, const Buffers& buffers);
+  double UnpackLast(uint32_t layer);
+  double CombineSeconds(size_t n_tokens) const;
   void RepeatOnCpu(uint32_t layer, const LayerWeights& weights, MatView x);
   void MoveToCpu(uint32_t layer, size_t group);
   double CpuSeconds(const LayerWeights& weights) const;
@@ -78,9 +91,9 @@ class NpuExperts {
   std::vector<ExpertOutput> on_device_;  // [n_experts] which of the slots are there
   Buffers buffers_[2];                   // one is packed or unpacked while the other runs
   double pack_seconds_ = 0;
-  Nanos packer_end_ = 0;
+  Nanos groups_end_ = 0;  // of the last group
 
-  Worker queue_, packer_;  // last: their jobs use the members above
+  Worker queue_, packer_, beside_;  // last: their jobs use the members above
 };
 
 }  // namespace npumoe

@@ -4,12 +4,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "moe/attention_plan.h"
 #include "npu/cost.h"
 
 namespace npumoe {
 
 size_t BatchTokens(const Plan& plan, size_t context_tokens) {
-  const size_t batch = plan.order == PrefillOrder::kLayerMajor ? plan.moe_batch_tokens : plan.chunk_tokens;
+  const size_t batch = plan.order == PrefillOrder::kChunkMajor ? plan.chunk_tokens : plan.moe_batch_tokens;
   return std::min(batch, context_tokens);
 }
 
@@ -46,20 +47,38 @@ void NpuLayers::EndPrefill(size_t n_logit_rows) {
   clock_.EndPrefill();
 }
 
-void NpuLayers::Attention(uint32_t layer, const KvView& kv, size_t first_position, MatView x, MatView normed) {
+void NpuLayers::Attention(const AttentionRows& rows) {
   // The planner counts on it: loads have the whole layer to hide behind.
-  programs_.Prefetch((layer + 1) % config_.n_layers, layer);
-  attention_.Run(layer, kv, first_position, x, normed);
+  programs_.Prefetch((rows.layer + 1) % config_.n_layers, rows.layer);
+  attention_.Run(rows);
 }
 
-Status NpuLayers::Experts(uint32_t layer, MatView x, MatView y) {
+Status NpuLayers::Experts(uint32_t layer, MatView x, MatView y, const AttentionRows* other) {
   for (size_t end = 0; end < x.rows; ++end) {
     const size_t begin = end;
     while (end < x.rows && !attention_.has_logits(end)) ++end;
     if (end == begin) continue;
     ffn_.RouterLogits(model_.weights().layers[layer], {x.Row(begin), end - begin, x.cols, x.stride}, begin);
   }
-  return experts_.Run(layer, x, y);
+  if (other == nullptr) return experts_.Run(layer, x, y);
+  // In the next layer already? Then this one's programs are still needed, and only afterwards make room.
+  if (other->layer == layer) programs_.Prefetch((layer + 1) % config_.n_layers, layer);
+  if (plan_.layers[other->layer].attention != AttentionPlace::kNpu || programs_.Attention(other->layer) == nullptr) {
+    NM_TRY(experts_.Run(layer, x, y));
+    attention_.Run(*other);
+    return Ok{};
+  }
+  const double copies = AttentionCopySeconds(config_, spec(), static_cast<double>(other->x.rows));
+  const AttentionCost cost = ExpectedAttentionCost(
+      config_, spec(), AttentionPlace::kNpu, config_.IsMoeLayer(other->layer), plan_.chunk_tokens,
+      other->first_position, other->first_position + other->x.rows, plan_.kv_buckets, plan_.attention_weights);
+  NpuExperts::Beside beside{{cost.npu_seconds + copies, copies},
+                            [&](Nanos begin) { return attention_.RunOnNpu(*other, begin); },
+                            {}};
+  NM_TRY(experts_.Run(layer, x, y, &beside));
+  clock_.WaitUntil(beside.done.end);
+  attention_.Run(*other, beside.done.n_tokens);
+  return Ok{};
 }
 
 }  // namespace npumoe

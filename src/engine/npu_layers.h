@@ -46,10 +46,17 @@ class NpuLayers {
   // `n_logit_rows` rows of logits were computed on the CPU.
   void EndPrefill(size_t n_logit_rows);
 
+  // Of so many tokens, those of the first half; all when the plan has no halves in flight.
+  size_t FirstHalf(size_t n_tokens) const {
+    return npumoe::FirstHalf(plan_.order, plan_.chunk_tokens, static_cast<uint32_t>(n_tokens));
+  }
+
+  using AttentionRows = NpuAttention::Rows;
   // x += attention(norm(x)), keys and values stored.
-  void Attention(uint32_t layer, const KvView& kv, size_t first_position, MatView x, MatView normed);
-  // y += experts(x) for normalised x, the tokens of the last Attention.
-  Status Experts(uint32_t layer, MatView x, MatView y);
+  void Attention(const AttentionRows& rows);
+  // y += experts(x) for normalised x, the tokens of the last attention. With `other`, its attention runs as well, beside
+  // the experts as far as the NPU runs it.
+  Status Experts(uint32_t layer, MatView x, MatView y, const AttentionRows* other = nullptr);
   // Replaces what the last Experts dropped by kNoExpert. choices: [tokens, top_k], what its tokens chose.
   void MarkDropped(std::span<uint32_t> choices) const { experts_.MarkDropped(choices); }
 

@@ -63,7 +63,7 @@ Plan RandomPlan(const ModelConfig& config, uint64_t seed) {
   plan.chunk_tokens = 32u << random.Below(2);
   plan.kv_buckets = {0, 64, 128, 256};
   plan.per_run_capacity = random.Below(2) == 0;
-  plan.order = random.Below(2) == 0 ? PrefillOrder::kChunkMajor : PrefillOrder::kLayerMajor;
+  plan.order = static_cast<PrefillOrder>(random.Below(3));
   plan.moe_batch_tokens = 50 + static_cast<uint32_t>(random.Below(200));  // below and above the prompt
   for (uint32_t layer = 0; layer < config.n_layers; ++layer) {
     LayerPlan layer_plan;
@@ -312,7 +312,7 @@ TEST_P(NpuLayersTest, ChosenExpertsAreTheCpusUpToNearTies) {
   for (uint32_t layer = 0; layer < config().n_layers; ++layer) {
     const LayerWeights& weights = model_->weights().layers[layer];
     npu_x = x;
-    npu.Attention(layer, npu_kv.Layer(layer), 0, view(npu_x), view(normed));
+    npu.Attention({layer, npu_kv.Layer(layer), 0, 0, view(npu_x), view(normed)});
     const MatView npu_logits = forward.ffn().logits(kTokens);
     const std::vector<float> from_npu(npu_logits.data, npu_logits.data + kTokens * n_experts);
     for (size_t row = 0; row < kTokens; ++row) {

@@ -88,6 +88,7 @@ Result<PlanRequest> ParsePlanOptions(const PlanOptions& options) {
   request.n_tiers = options.n_tiers;
   NM_TRY_VAR(request.objective, ParseObjective(options.objective));
   NM_TRY_VAR(request.placement, ParsePlacement(options.placement));
+  NM_TRY_VAR(request.order, ParseOrderOption(options.order));
   NM_TRY_VAR(request.mode, ParseOverflowMode(options.mode));
   if (options.expert_weights != kAutoWeights) {
     NM_TRY_VAR(request.expert_weights, ParseWeightFormat(options.expert_weights, "expert weights"));
@@ -221,6 +222,7 @@ Result<PlanDocument> MakePlanDocument(const std::string& model_path, std::string
   document.reasons = std::move(made->reasons);
   document.npu = plan.npu;
   document.placement = ToString(plan.placement);
+  document.order = ToString(plan.order);
   document.calibrated = plan.calibrated;
   document.n_programs = made->n_programs;
   document.program_bytes = made->program_bytes;

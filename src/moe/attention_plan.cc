@@ -77,15 +77,15 @@ double CpuAttentionSeconds(const ModelConfig& config, const NpuSpec& spec, bool 
 }
 
 AttentionCost ExpectedAttentionCost(const ModelConfig& config, const NpuSpec& spec, AttentionPlace place,
-                                    bool moe_layer, uint32_t chunk_tokens, uint32_t batch_tokens,
+                                    bool moe_layer, uint32_t chunk_tokens, uint64_t first, uint64_t last,
                                     std::span<const uint32_t> kv_buckets, WeightFormat format) {
   constexpr double kHalf = 2;  // bytes of fp16
   AttentionCost total;
   const double chunk = chunk_tokens;
-  for (uint64_t position = 0; position < batch_tokens; position += chunk_tokens) {
+  for (uint64_t position = first; position < last; position += chunk_tokens) {
     const auto bucket = std::lower_bound(kv_buckets.begin(), kv_buckets.end(), position);
     if (place == AttentionPlace::kCpu || bucket == kv_buckets.end()) {
-      const double rows = static_cast<double>(std::min<uint64_t>(chunk_tokens, batch_tokens - position));
+      const double rows = static_cast<double>(std::min<uint64_t>(chunk_tokens, last - position));
       total.cpu_seconds += CpuAttentionSeconds(config, spec, moe_layer, rows, static_cast<double>(position));
       continue;
     }
@@ -117,6 +117,12 @@ AttentionCost ExpectedAttentionCost(const ModelConfig& config, const NpuSpec& sp
   }
   total.joules += total.cpu_seconds * spec.cpu_watts.value;
   return total;
+}
+
+double AttentionCopySeconds(const ModelConfig& config, const NpuSpec& spec, double n_tokens) {
+  constexpr double kHalf = 2;  // bytes of fp16
+  const double values = 2.0 * config.dim + 2.0 * static_cast<double>(KvDim(config));
+  return n_tokens * values * kHalf / spec.copy_bytes_per_second.value;
 }
 
 }  // namespace npumoe

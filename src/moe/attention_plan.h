@@ -33,13 +33,17 @@ std::vector<uint32_t> KvBuckets(const NpuSpec& spec, uint32_t chunk_tokens, uint
 double CpuAttentionSeconds(const ModelConfig& config, const NpuSpec& spec, bool moe_layer, double rows,
                            double position);
 
-// One layer's attention over `batch_tokens` from an empty cache, chunk by chunk: on the NPU in the smallest buckets (a
-// chunk beyond the last on the CPU), or all on the CPU.
+// One layer's attention over the positions [first, last), chunk by chunk: on the NPU in the smallest buckets (a chunk
+// beyond the last on the CPU), or all on the CPU.
 struct AttentionCost {
   double npu_seconds = 0, cpu_seconds = 0, joules = 0;
+  double Seconds() const { return npu_seconds + cpu_seconds; }  // one after the other
 };
 AttentionCost ExpectedAttentionCost(const ModelConfig& config, const NpuSpec& spec, AttentionPlace place,
-                                    bool moe_layer, uint32_t chunk_tokens, uint32_t batch_tokens,
+                                    bool moe_layer, uint32_t chunk_tokens, uint64_t first, uint64_t last,
                                     std::span<const uint32_t> kv_buckets, WeightFormat format);
+
+// Seconds of the CPU in which inputs and outputs of attention on the NPU cross between f32 and fp16.
+double AttentionCopySeconds(const ModelConfig& config, const NpuSpec& spec, double n_tokens);
 
 }  // namespace npumoe

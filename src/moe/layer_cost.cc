@@ -104,9 +104,25 @@ CpuTimes ExpertCpuTimes(const ModelConfig& config, const NpuSpec& spec) {
           weights * kAssumedFileBytesPerWeight / spec.cpu_bytes_per_second.value};
 }
 
+double ExpertScatterSeconds(const ModelConfig& config, const NpuSpec& spec, double n_tokens) {
+  return 2 * n_tokens * config.top_k * config.dim * sizeof(float) / spec.copy_bytes_per_second.value;
+}
+
+RunOption ExpertRuns::Sum() const {
+  RunOption sum;
+  for (const RunOption& run : beside) sum.npu += run.npu, sum.cpu += run.cpu;
+  return sum;
+}
+
 LayerCoster::LayerCoster(const ModelConfig& config, std::span<const LoadHistogram> histograms, const NpuSpec& spec,
-                         WeightFormat format, bool per_run_capacity)
-    : config_(config), spec_(spec), format_(format), per_run_capacity_(per_run_capacity), scenarios_(histograms) {
+                         WeightFormat format, bool per_run_capacity, ExpertRuns runs)
+    : config_(config),
+      spec_(spec),
+      format_(format),
+      per_run_capacity_(per_run_capacity),
+      runs_(std::move(runs)),
+      scenarios_(histograms) {
+  NM_CHECK(!runs_.beside.empty());
   cpu_ = ExpertCpuTimes(config, spec);
   for (const LoadHistogram& histogram : histograms) {
     double seconds = 0;
@@ -132,22 +148,22 @@ Cost LayerCoster::Load(size_t n_experts) const {
 
 void LayerCoster::AddScenario(const LayerPlan& layer, std::span<const uint32_t> loads, const RunChoice& choice,
                               const std::vector<std::vector<Cost>>& costs, LayerCost& total) const {
-  constexpr double kShare = 1.0 / LoadScenarios::kCount;
+  const double share = static_cast<double>(runs_.beside.size()) / LoadScenarios::kCount;
   for (size_t group = 0; group < layer.groups.size(); ++group) {
     const uint32_t index = choice.capacity_index[group];
     if (index == kSkipGroup) continue;
     const bool on_npu = index != kGroupOnCpu;
     const uint32_t capacity = on_npu ? layer.groups[group].capacities[index] : 0;
     if (on_npu) {
-      total.npu_seconds += kShare * costs[group][index].seconds;
-      total.joules += kShare * costs[group][index].joules;
+      total.npu_seconds += share * costs[group][index].seconds;
+      total.joules += share * costs[group][index].joules;
     }
     for (const uint32_t expert : layer.groups[group].experts) {
       const uint32_t kept = std::min(loads[expert], capacity);
-      total.cpu_seconds += kShare * cpu_.Of(loads[expert] - kept);
+      total.cpu_seconds += share * cpu_.Of(loads[expert] - kept);
       if (!on_npu) continue;
-      total.expected_overflow_rows += kShare * (loads[expert] - kept);
-      total.padded_rows += kShare * (capacity - kept);
+      total.expected_overflow_rows += share * (loads[expert] - kept);
+      total.padded_rows += share * (capacity - kept);
     }
   }
 }
@@ -175,10 +191,16 @@ LayerCost LayerCoster::Of(const LayerPlan& layer) const {
   RunChoice choice;
   for (uint32_t scenario = 0; scenario < LoadScenarios::kCount && !layer.groups.empty(); ++scenario) {
     // Overflow is priced as work for the CPU in every mode: a row that pruning drops is not free either.
-    ChooseRun(layer, scenarios_.At(scenario), times, cpu_, per_run_capacity_, /*spill=*/true, choice);
+    ChooseRun(layer, scenarios_.At(scenario), times, cpu_, per_run_capacity_, /*spill=*/true,
+              runs_.beside[scenario % runs_.beside.size()], choice);
     AddScenario(layer, scenarios_.At(scenario), choice, costs, total);
   }
-  for (const uint32_t expert : layer.cpu_experts) total.cpu_seconds += cpu_seconds_[expert];
+  const double n_runs = static_cast<double>(runs_.beside.size());
+  for (const uint32_t expert : layer.cpu_experts) total.cpu_seconds += n_runs * cpu_seconds_[expert];
+  const RunOption beside = runs_.Sum();
+  total.npu_seconds += beside.npu;
+  total.attention_seconds = beside.npu;
+  total.cpu_seconds += beside.cpu;
   total.joules += total.cpu_seconds * spec_.cpu_watts.value;
   return total;
 }

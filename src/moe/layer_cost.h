@@ -51,17 +51,28 @@ size_t ExpertWeightBytes(const ModelConfig& config, WeightFormat format);
 // What rows of an expert take on the CPU, with weights of kAssumedFileBytesPerWeight.
 CpuTimes ExpertCpuTimes(const ModelConfig& config, const NpuSpec& spec);
 
+// How often a batch runs a layer's experts, and what the two sides have to do meanwhile. A batch in two halves runs them
+// twice, each time beside the other half's attention.
+struct ExpertRuns {
+  std::vector<RunOption> beside{RunOption{}};  // [runs]
+  RunOption Sum() const;
+};
+
+// Seconds of the CPU for adding the weighted outputs of a layer's experts to its tokens.
+double ExpertScatterSeconds(const ModelConfig& config, const NpuSpec& spec, double n_tokens);
+
 // Prices plans of one layer. Immutable after construction; borrows config and spec.
 class LayerCoster {
  public:
+  // histograms: [n_experts] loads of one run.
   LayerCoster(const ModelConfig& config, std::span<const LoadHistogram> histograms, const NpuSpec& spec,
-              WeightFormat format, bool per_run_capacity);
+              WeightFormat format, bool per_run_capacity, ExpertRuns runs = {});
 
-  LayerCost Of(const LayerPlan& layer) const;
+  LayerCost Of(const LayerPlan& layer) const;  // of all runs, what is beside them included
 
   Cost Dispatch(size_t n_experts, uint32_t capacity) const;
   Cost Load(size_t n_experts) const;  // of loading a group's program
-  // Expected CPU seconds when the expert is planned there: exact over its histogram.
+  // Expected CPU seconds of one run when the expert is planned there: exact over its histogram.
   double CpuSeconds(uint32_t expert) const { return cpu_seconds_[expert]; }
 
   const LoadScenarios& scenarios() const { return scenarios_; }
@@ -77,6 +88,7 @@ class LayerCoster {
   const NpuSpec& spec_;
   WeightFormat format_;
   bool per_run_capacity_;
+  ExpertRuns runs_;
   LoadScenarios scenarios_;
   CpuTimes cpu_;
   std::vector<double> cpu_seconds_;  // [n_experts]

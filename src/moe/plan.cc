@@ -18,8 +18,9 @@ using nlohmann::json;
 template <typename T, size_t N>
 using Names = std::array<std::pair<T, std::string_view>, N>;
 
-constexpr Names<PrefillOrder, 2> kOrders{
-    {{PrefillOrder::kLayerMajor, "layer-major"}, {PrefillOrder::kChunkMajor, "chunk-major"}}};
+constexpr Names<PrefillOrder, 3> kOrders{{{PrefillOrder::kLayerMajor, "layer-major"},
+                                          {PrefillOrder::kChunkMajor, "chunk-major"},
+                                          {PrefillOrder::kWavefront, "wavefront"}}};
 constexpr Names<OverflowMode, 3> kModes{
     {{OverflowMode::kExact, "exact"}, {OverflowMode::kPrune, "prune"}, {OverflowMode::kReroute, "reroute"}}};
 constexpr Names<Objective, 3> kObjectives{
@@ -221,10 +222,22 @@ std::vector<std::string_view> WeightFormatNames() {
 }
 
 Result<Objective> ParseObjective(std::string_view name) { return Parse(kObjectives, name, "objective"); }
+Result<std::optional<PrefillOrder>> ParseOrderOption(std::string_view name) {
+  constexpr Names<std::optional<PrefillOrder>, 3> kOptions{{{std::nullopt, "auto"},
+                                                            {PrefillOrder::kLayerMajor, "layer-major"},
+                                                            {PrefillOrder::kWavefront, "wavefront"}}};
+  return Parse(kOptions, name, "order");
+}
 Result<Placement> ParsePlacement(std::string_view name) { return Parse(kPlacements, name, "placement"); }
 Result<OverflowMode> ParseOverflowMode(std::string_view name) { return Parse(kModes, name, "mode"); }
 Result<WeightFormat> ParseWeightFormat(std::string_view name, std::string_view option) {
   return Parse(kFormats, name, option);
+}
+
+uint32_t FirstHalf(PrefillOrder order, uint32_t chunk_tokens, uint32_t n_tokens) {
+  if (order != PrefillOrder::kWavefront) return n_tokens;
+  const uint32_t n_chunks = (n_tokens + chunk_tokens - 1) / chunk_tokens;
+  return std::min((n_chunks + 1) / 2 * chunk_tokens, n_tokens);
 }
 
 std::string ToJson(const Plan& plan) {

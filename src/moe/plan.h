@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,7 +15,9 @@ namespace npumoe {
 
 inline constexpr uint32_t kPlanVersion = 2;
 
-enum class PrefillOrder { kLayerMajor, kChunkMajor };
+// What goes through all layers together: a batch (its experts once a layer), a chunk, or a batch in two halves, of which
+// one is in its experts while the other is in attention.
+enum class PrefillOrder { kLayerMajor, kChunkMajor, kWavefront };
 enum class OverflowMode { kExact, kPrune, kReroute };
 enum class Objective { kTime, kEnergy, kEnergyDelay };
 enum class AttentionPlace { kNpu, kCpu };
@@ -59,7 +62,7 @@ struct Plan {
   std::string npu;                    // NpuSpec's name
   Placement placement = Placement::kOurs;
   uint32_t chunk_tokens = 256;       // attention chunk; the MoE batch too when chunk-major
-  uint32_t moe_batch_tokens = 4096;  // tokens per MoE batch, layer-major
+  uint32_t moe_batch_tokens = 4096;  // tokens per MoE batch; of both halves in a wavefront
   std::vector<uint32_t> kv_buckets;  // ascending lengths of the cache an attention program is compiled for
   PrefillOrder order = PrefillOrder::kLayerMajor;
   OverflowMode mode = OverflowMode::kExact;
@@ -71,6 +74,10 @@ struct Plan {
   // Modelled by the planner for one full batch of the calibrated routing; simulated seconds on `npu`.
   double expected_seconds = 0, expected_joules = 0;
 };
+
+// Of `n_tokens` that go through all layers together, those of the first half: whole chunks, the odd one with them. All
+// of them when the order is another or a single chunk holds them.
+uint32_t FirstHalf(PrefillOrder order, uint32_t chunk_tokens, uint32_t n_tokens);
 
 std::string ToJson(const Plan& plan);
 Result<Plan> ParsePlan(std::string_view json, std::string_view name);
@@ -89,6 +96,8 @@ std::vector<std::string_view> WeightFormatNames();
 
 // Options by name; kInvalidArgument lists the known names.
 Result<Objective> ParseObjective(std::string_view name);
+// An order of placement ours, or nothing for "auto".
+Result<std::optional<PrefillOrder>> ParseOrderOption(std::string_view name);
 Result<Placement> ParsePlacement(std::string_view name);
 Result<OverflowMode> ParseOverflowMode(std::string_view name);
 // `option` is the subject of the message.

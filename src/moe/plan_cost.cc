@@ -2,6 +2,7 @@
 #include "moe/plan_cost.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "moe/layer_cost.h"
@@ -96,7 +97,7 @@ class Residency {
 
 }  // namespace
 
-LoadCost ExpectedLoads(std::span<const LayerPrograms> layers, const NpuSpec& spec) {
+LoadCost ExpectedLoads(std::span<const LayerPrograms> layers, const NpuSpec& spec, PrefillOrder order) {
   size_t n_programs = 0, bytes = 0;
   for (const LayerPrograms& layer : layers) {
     n_programs += layer.bytes.size();
@@ -112,16 +113,45 @@ LoadCost ExpectedLoads(std::span<const LayerPrograms> layers, const NpuSpec& spe
   for (size_t batch = 0; batch < kBatches; ++batch) {
     for (size_t layer = 0; layer < layers.size(); ++layer) {
       const LayerPrograms& programs = layers[layer];
+      const auto prefetch = [&] {
+        if (layers.size() > 1) residency.Load((layer + 1) % layers.size(), layer, now);
+      };
       residency.Load(layer, layer, now);
-      if (layers.size() > 1) residency.Load((layer + 1) % layers.size(), layer, now);
+      if (order != PrefillOrder::kWavefront) prefetch();
       const size_t n_attention = programs.attention_on_npu && !programs.bytes.empty() ? 1 : 0;
       wait_until(residency.Ready(layer, 0, n_attention));
       now += programs.attention_seconds;
+      if (order == PrefillOrder::kWavefront) prefetch();
       wait_until(residency.Ready(layer, n_attention, programs.bytes.size()));
       now += programs.expert_seconds;
     }
   }
   return {false, residency.load_seconds() / kBatches, wait / kBatches};
+}
+
+bool NeighboursFit(std::span<const LayerPrograms> layers, const NpuSpec& spec) {
+  const auto bytes_of = [](const LayerPrograms& layer) {
+    return std::accumulate(layer.bytes.begin(), layer.bytes.end(), size_t{0});
+  };
+  for (size_t layer = 0; layer + 1 < layers.size(); ++layer) {
+    const LayerPrograms &a = layers[layer], &b = layers[layer + 1];
+    if (a.bytes.size() + b.bytes.size() > spec.max_programs) return false;
+    if (bytes_of(a) + bytes_of(b) > spec.max_resident_bytes) return false;
+  }
+  return true;
+}
+
+LayerPrograms ProgramsOf(const ModelConfig& config, const Plan& plan, uint32_t layer, const LayerPlan& layer_plan) {
+  LayerPrograms programs;
+  programs.attention_on_npu = layer_plan.attention == AttentionPlace::kNpu;
+  if (programs.attention_on_npu) {
+    programs.bytes.push_back(AttentionWeightBytes(config, config.IsMoeLayer(layer), plan.attention_weights));
+  }
+  for (const ExpertGroup& group : layer_plan.groups) {
+    programs.bytes.push_back(group.experts.size() * ExpertWeightBytes(config, plan.expert_weights) +
+                             kGraphConstantBytes);
+  }
+  return programs;
 }
 
 PlanCost ExpectedPlanCost(const ModelConfig& config, const Plan& plan, std::span<const LayerPlan> layers,
@@ -130,22 +160,20 @@ PlanCost ExpectedPlanCost(const ModelConfig& config, const Plan& plan, std::span
   PlanCost total;
   std::vector<LayerPrograms> programs(layers.size());
   for (uint32_t layer = 0; layer < layers.size(); ++layer) {
-    LayerPrograms& p = programs[layer];
-    p.attention_on_npu = layers[layer].attention == AttentionPlace::kNpu;
-    p.attention_seconds = attention[layer].npu_seconds + attention[layer].cpu_seconds;
+    LayerPrograms& p = programs[layer] = ProgramsOf(config, plan, layer, layers[layer]);
+    // Attention beside the experts of the other half is in their seconds.
+    p.attention_seconds = attention[layer].Seconds() - experts[layer].attention_seconds;
     p.expert_seconds = experts[layer].Seconds();
-    if (p.attention_on_npu) {
-      p.bytes.push_back(AttentionWeightBytes(config, config.IsMoeLayer(layer), plan.attention_weights));
-    }
-    for (const ExpertGroup& group : layers[layer].groups) {
-      p.bytes.push_back(group.experts.size() * ExpertWeightBytes(config, plan.expert_weights) + kGraphConstantBytes);
+    if (plan.order == PrefillOrder::kWavefront) {
+      p.attention_seconds += p.expert_seconds / 2;
+      p.expert_seconds /= 2;
     }
     total.seconds += p.attention_seconds + p.expert_seconds;
     total.joules += attention[layer].joules + experts[layer].joules;
     total.n_programs += p.bytes.size();
     for (const size_t bytes : p.bytes) total.program_bytes += bytes;
   }
-  total.loads = ExpectedLoads(programs, spec);
+  total.loads = ExpectedLoads(programs, spec, plan.order);
   total.seconds += total.loads.wait_seconds;
   total.joules += total.loads.load_seconds * spec.watts_base.value;
   return total;

@@ -21,7 +21,7 @@ NpuSpec LoadSpec(double load, size_t max_programs) {
 std::vector<LayerPrograms> Layers(size_t n) { return {n, LayerPrograms{{1000}, false, 0, 3}}; }
 
 TEST(ExpectedLoads, NothingIsLoadedWhenEverythingFits) {
-  const LoadCost cost = ExpectedLoads(Layers(4), LoadSpec(1, 4));
+  const LoadCost cost = ExpectedLoads(Layers(4), LoadSpec(1, 4), PrefillOrder::kLayerMajor);
   EXPECT_TRUE(cost.resident);
   EXPECT_EQ(cost.load_seconds, 0);
   EXPECT_EQ(cost.wait_seconds, 0);
@@ -29,39 +29,39 @@ TEST(ExpectedLoads, NothingIsLoadedWhenEverythingFits) {
 
 TEST(ExpectedLoads, ALoadHidesBehindTheLayerBefore) {
   // Room for two of three: every layer loads the next one. The first two are there before the first of six batches.
-  const LoadCost hidden = ExpectedLoads(Layers(3), LoadSpec(1, 2));
+  const LoadCost hidden = ExpectedLoads(Layers(3), LoadSpec(1, 2), PrefillOrder::kLayerMajor);
   EXPECT_FALSE(hidden.resident);
   EXPECT_NEAR(hidden.load_seconds, 17.0 / 6, 1e-9);
   EXPECT_EQ(hidden.wait_seconds, 0);
   // 4 seconds of loading behind 3 of running; nobody waits for the last of the 17 loads.
-  const LoadCost late = ExpectedLoads(Layers(3), LoadSpec(4, 2));
+  const LoadCost late = ExpectedLoads(Layers(3), LoadSpec(4, 2), PrefillOrder::kLayerMajor);
   EXPECT_NEAR(late.load_seconds, 4 * 17.0 / 6, 1e-9);
   EXPECT_NEAR(late.wait_seconds, 16.0 / 6, 1e-9);
 }
 
 TEST(ExpectedLoads, WhatIsNeededLastMakesRoom) {
   // Room for three of four: layers 0 and 2 stay, 1 and 3 take turns; at first 0 to 2 are there.
-  const LoadCost cost = ExpectedLoads(Layers(4), LoadSpec(1, 3));
+  const LoadCost cost = ExpectedLoads(Layers(4), LoadSpec(1, 3), PrefillOrder::kLayerMajor);
   EXPECT_NEAR(cost.load_seconds, 11.0 / 6, 1e-9);
 }
 
 TEST(ExpectedLoads, NothingHidesWithoutRoomForTwoLayers) {
   // One program at a time: all but the very first are waited for.
-  const LoadCost cost = ExpectedLoads(Layers(2), LoadSpec(1, 1));
+  const LoadCost cost = ExpectedLoads(Layers(2), LoadSpec(1, 1), PrefillOrder::kLayerMajor);
   EXPECT_NEAR(cost.load_seconds, 11.0 / 6, 1e-9);
   EXPECT_NEAR(cost.wait_seconds, 11.0 / 6, 1e-9);
   // And a layer that never fits as a whole loads what is left over for each run: 2 of its 3 programs.
   const std::vector<LayerPrograms> wide{{{10, 10, 10}, true, 1, 1}};
-  EXPECT_NEAR(ExpectedLoads(wide, LoadSpec(1, 1)).wait_seconds, 2 - 1, 1e-9);  // attention runs meanwhile
+  EXPECT_NEAR(ExpectedLoads(wide, LoadSpec(1, 1), PrefillOrder::kLayerMajor).wait_seconds, 2 - 1, 1e-9);  // attention runs meanwhile
 }
 
 TEST(ExpectedLoads, ExpertsLoadWhileAttentionRuns) {
   // One layer after the other of 2 programs, room for 3: the group of the next layer comes late.
   const std::vector<LayerPrograms> layers(2, LayerPrograms{{10, 10}, true, 2, 2});
-  const LoadCost cost = ExpectedLoads(layers, LoadSpec(1, 3));
+  const LoadCost cost = ExpectedLoads(layers, LoadSpec(1, 3), PrefillOrder::kLayerMajor);
   EXPECT_FALSE(cost.resident);
   EXPECT_EQ(cost.wait_seconds, 0);  // a second of loading, two of attention
-  const LoadCost slow = ExpectedLoads(layers, LoadSpec(3, 3));
+  const LoadCost slow = ExpectedLoads(layers, LoadSpec(3, 3), PrefillOrder::kLayerMajor);
   EXPECT_GT(slow.wait_seconds, 0.9);
 }
 

@@ -42,13 +42,15 @@ bool WholeChunkGraphs(Placement placement) { return placement == Placement::kNai
 // One layer's attention on either side; `free` when nothing but the objective decides.
 struct AttentionSides {
   AttentionCost npu, cpu;
+  double npu_first_half = 0;  // seconds of the first half's chunks, of npu.npu_seconds
   bool free = false;
 };
 
 class Planner {
  public:
-  Planner(const ModelConfig& config, const RoutingStats& stats, const NpuSpec& spec, const PlanRequest& request)
-      : config_(config), stats_(stats), spec_(spec), request_(request) {}
+  Planner(const ModelConfig& config, const RoutingStats& stats, const NpuSpec& spec, const PlanRequest& request,
+          PrefillOrder order)
+      : config_(config), stats_(stats), spec_(spec), request_(request), order_(order) {}
 
   Result<PlanWithReasons> Run() {
     NM_TRY(CheckRequest());
@@ -60,8 +62,16 @@ class Planner {
       if (!ExpertsOnCpu(request_.placement)) NM_TRY(FindRules());
     }
     PlanExperts();
+    worth_ = Worth();
+    fits_order_ = FitsItsOrder();
     return std::move(out_);
   }
+
+  // Of the plan that Run made. What it is worth by its objective, less is better: the CPU's adding of outputs counts,
+  // which takes time unless it hides in a wavefront.
+  double worth() const { return worth_; }
+  // Whether the device can hold what the order needs at once.
+  bool fits_order() const { return fits_order_; }
 
  private:
   Plan& plan() { return out_.plan; }
@@ -84,6 +94,12 @@ class Planner {
   void PlanExperts();
   void ScaleExperts();
   void ServeShortBatches();
+  double ScatterSeconds(double n_tokens) const {
+    return ExpertScatterSeconds(config_, spec_, n_tokens);
+  }
+  double Worth() const;
+  bool FitsItsOrder() const;
+  LayerCoster CosterOf(uint32_t layer) const;
   std::vector<LayerOption> PlaceLayer(uint32_t layer, std::span<const double> load_prices, bool polish) const;
   bool IsSearched(uint32_t layer) const;
   void AllOnCpu(LayerOption& option) const;
@@ -104,16 +120,20 @@ class Planner {
   const RoutingStats& stats_;
   const NpuSpec& spec_;
   const PlanRequest& request_;
+  const PrefillOrder order_;
   PlanWithReasons out_;
   GroupRules rules_;
   uint32_t batch_tokens_ = 0;                                // of one MoE batch
-  std::vector<std::vector<LoadHistogram>> plan_histograms_;  // [n_layers][n_experts] loads of one batch; dense: empty
+  uint32_t run_tokens_ = 0;                                  // of them, those whose experts run at once
+  std::vector<std::vector<LoadHistogram>> plan_histograms_;  // [n_layers][n_experts] loads of one run; dense: empty
   std::vector<AttentionCost> attention_;                     // [n_layers] of one batch
   std::vector<AttentionSides> attention_sides_;              // [n_layers]
   std::vector<bool> experts_in_danger_;                      // [n_layers] fp16 cannot hold the experts' inputs
   std::vector<LayerCost> costs_;                             // [n_layers] of plan().layers
   std::vector<double> load_price_;                           // [n_layers] at which the layer was planned
   PlanCost total_;                                           // of plan().layers
+  double worth_ = 0;
+  bool fits_order_ = true;
 };
 
 Status Planner::CheckRequest() const {
@@ -180,11 +200,12 @@ void Planner::FillHead() {
   // Rows beyond the context would always be padding. A config that does not say (0) sets no bound.
   const uint32_t context = config_.context_length == 0 ? kMaxContext : config_.context_length;
   p.chunk_tokens = RoundUpTo(std::min(request_.chunk_tokens, context), spec_.last_axis_multiple);
-  p.order = ours ? PrefillOrder::kLayerMajor : PrefillOrder::kChunkMajor;
+  p.order = order_;
   const uint32_t prompt = std::min(request_.prompt_tokens, context);
   const uint32_t longest = std::max(RoundUpTo(prompt, spec_.last_axis_multiple), p.chunk_tokens);
   const uint32_t batch = std::max(request_.moe_batch_tokens, p.chunk_tokens);
   batch_tokens_ = p.moe_batch_tokens = ours ? std::min(batch, longest) : p.chunk_tokens;
+  run_tokens_ = FirstHalf(order_, p.chunk_tokens, batch_tokens_);
   p.kv_buckets = KvBuckets(spec_, p.chunk_tokens, prompt, /*fine=*/ours);
   p.mode = request_.mode;
   p.objective = request_.objective;
@@ -199,6 +220,10 @@ void Planner::FillHead() {
   }
   if (ours && batch_tokens_ < batch) {
     Say("MoE batches of {} tokens instead of {}: no prompt of up to {} tokens has more", batch_tokens_, batch, prompt);
+  }
+  if (run_tokens_ < batch_tokens_) {
+    Say("two halves of a batch are in flight: the experts of {} tokens run while the NPU is in the other half's attention",
+        run_tokens_);
   }
   if (config_.n_experts > 0 && !stats_.complete) {
     Say("warning: the routing statistics are incomplete: calibration was interrupted after {} tokens", stats_.n_tokens);
@@ -238,12 +263,13 @@ void Planner::PlanAttention() {
   };
   for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
     AttentionSides& sides = attention_sides_.emplace_back();
-    const auto cost_on = [&](AttentionPlace place) {
-      return ExpectedAttentionCost(config_, spec_, place, config_.IsMoeLayer(layer), plan().chunk_tokens, batch_tokens_,
+    const auto cost_on = [&](AttentionPlace place, uint32_t n_tokens) {
+      return ExpectedAttentionCost(config_, spec_, place, config_.IsMoeLayer(layer), plan().chunk_tokens, 0, n_tokens,
                                    plan().kv_buckets, plan().attention_weights);
     };
-    sides.npu = cost_on(AttentionPlace::kNpu);
-    sides.cpu = cost_on(AttentionPlace::kCpu);
+    sides.npu = cost_on(AttentionPlace::kNpu, batch_tokens_);
+    sides.npu_first_half = cost_on(AttentionPlace::kNpu, run_tokens_).npu_seconds;
+    sides.cpu = cost_on(AttentionPlace::kCpu, batch_tokens_);
     std::string reason = AttentionOnCpu(request_.placement) ? "the placement asks for it" : misfit;
     if (reason.empty()) reason = AttentionDanger(layer);
     if (!reason.empty()) Say("layer {}: attention on the CPU: {}", layer, reason);
@@ -261,6 +287,10 @@ void Planner::SwitchAttention() {
     if (!attention_sides_[layer].free) return;
     plan().layers[layer].attention = place;
     attention_[layer] = place == AttentionPlace::kCpu ? attention_sides_[layer].cpu : attention_sides_[layer].npu;
+    // Only attention on the NPU has experts beside it.
+    if (order_ == PrefillOrder::kWavefront && config_.IsMoeLayer(layer)) {
+      costs_[layer] = CosterOf(layer).Of(plan().layers[layer]);
+    }
   };
   // Changes layers [first, last) and keeps that if it is better.
   const auto try_change = [&](uint32_t first, uint32_t last, const auto& place_of) {
@@ -313,19 +343,19 @@ Result<size_t> Planner::CalibratedChunk(uint32_t tokens) const {
 }
 
 Status Planner::ReadLoads() {
-  NM_TRY_VAR(const size_t index, CalibratedChunk(batch_tokens_));
+  NM_TRY_VAR(const size_t index, CalibratedChunk(run_tokens_));
   const uint32_t calibrated = stats_.chunk_tokens[index];
-  const double ratio = static_cast<double>(batch_tokens_) / calibrated;
+  const double ratio = static_cast<double>(run_tokens_) / calibrated;
   plan_histograms_.resize(config_.n_layers);
   for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
     if (!config_.IsMoeLayer(layer)) continue;
     for (const LoadHistogram& histogram : stats_.layers[layer].loads[index]) {
-      plan_histograms_[layer].push_back(calibrated == batch_tokens_ ? histogram
-                                                                    : ScaleLoads(histogram, ratio, batch_tokens_));
+      plan_histograms_[layer].push_back(calibrated == run_tokens_ ? histogram
+                                                                  : ScaleLoads(histogram, ratio, run_tokens_));
     }
   }
-  if (calibrated != batch_tokens_) {
-    Say("loads of {} tokens are scaled from the nearest calibrated length of {}, {}", batch_tokens_, calibrated,
+  if (calibrated != run_tokens_) {
+    Say("loads of {} tokens are scaled from the nearest calibrated length of {}, {}", run_tokens_, calibrated,
         ratio > 1 ? "with the same relative spread" : "with the spread of independent tokens");
   }
   return Ok{};
@@ -349,7 +379,7 @@ Status Planner::FindRules() {
   rules_.capacity_step = static_cast<uint32_t>(spec_.last_axis_multiple);
   const uint64_t axis = spec_.max_axis / spec_.last_axis_multiple * spec_.last_axis_multiple;
   rules_.max_capacity =
-      static_cast<uint32_t>(std::min<uint64_t>(axis, RoundUpTo(batch_tokens_, spec_.last_axis_multiple)));
+      static_cast<uint32_t>(std::min<uint64_t>(axis, RoundUpTo(run_tokens_, spec_.last_axis_multiple)));
   Say("a program holds up to {} experts: {} by max_channels over dim {}, {} over expert_dim {}, {} by weight bytes",
       rules_.max_group, by_dim, config_.dim, by_hidden, config_.expert_dim, by_bytes);
   if (WholeChunkGraphs(request_.placement) && rules_.max_capacity < batch_tokens_) {
@@ -397,10 +427,48 @@ bool Planner::IsSearched(uint32_t layer) const {
          !WholeChunkGraphs(request_.placement);
 }
 
+double Planner::Worth() const {
+  PlanCost cost = total_;
+  for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
+    if (!config_.IsMoeLayer(layer) || costs_[layer].attention_seconds > 0) continue;
+    cost.seconds += ScatterSeconds(batch_tokens_);
+    cost.joules += ScatterSeconds(batch_tokens_) * spec_.cpu_watts.value;
+  }
+  return ScoreOf(cost);
+}
+
+bool Planner::FitsItsOrder() const {
+  if (order_ != PrefillOrder::kWavefront) return true;
+  std::vector<LayerPrograms> programs;
+  for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
+    programs.push_back(ProgramsOf(config_, plan(), layer, plan().layers[layer]));
+  }
+  return NeighboursFit(programs, spec_);
+}
+
+// With its attention where it is now.
+LayerCoster Planner::CosterOf(uint32_t layer) const {
+  ExpertRuns runs;
+  const bool on_npu = plan().layers[layer].attention == AttentionPlace::kNpu;
+  const uint32_t other_tokens = batch_tokens_ - run_tokens_;
+  if (other_tokens > 0) {
+    // The first half's experts run beside the second half's attention, and the other way round.
+    const AttentionSides& sides = attention_sides_[layer];
+    const auto beside = [&](double attention, uint32_t n_tokens, uint32_t n_attention_tokens) {
+      if (!on_npu) return RunOption{};
+      return RunOption{attention, ScatterSeconds(n_tokens) + AttentionCopySeconds(config_, spec_, n_attention_tokens)};
+    };
+    runs.beside = {beside(sides.npu.npu_seconds - sides.npu_first_half, run_tokens_, other_tokens),
+                   beside(sides.npu_first_half, other_tokens, run_tokens_)};
+  }
+  return LayerCoster(config_, plan_histograms_[layer], spec_, plan().expert_weights, plan().per_run_capacity,
+                     std::move(runs));
+}
+
 // The plans worth having; a single one when nothing is searched.
 std::vector<LayerOption> Planner::PlaceLayer(uint32_t layer, std::span<const double> load_prices, bool polish) const {
   if (!config_.IsMoeLayer(layer)) return {LayerOption{}};
-  const LayerCoster coster(config_, plan_histograms_[layer], spec_, plan().expert_weights, plan().per_run_capacity);
+  const LayerCoster coster = CosterOf(layer);
   if (IsSearched(layer)) return SearchLayer(coster, rules_, request_.objective, Rest(layer), load_prices, polish);
   LayerOption option;
   if (WholeChunkGraphs(request_.placement) && !experts_in_danger_[layer]) {
@@ -546,7 +614,7 @@ void Planner::ServeShortBatches() {
         if (capacity < group.capacities[0]) group.capacities.insert(group.capacities.begin(), capacity);
       }
     }
-    costs_[layer] = LayerCoster(config_, plan_histograms_[layer], spec_, plan().expert_weights, true).Of(p);
+    costs_[layer] = CosterOf(layer).Of(p);
   }
   total_ = Sum();
 }
@@ -554,6 +622,9 @@ void Planner::ServeShortBatches() {
 void Planner::PlanExperts() {
   ScaleExperts();
   costs_.assign(config_.n_layers, {});
+  for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
+    if (order_ == PrefillOrder::kWavefront && config_.IsMoeLayer(layer)) costs_[layer] = CosterOf(layer).Of({});
+  }
   load_price_.assign(config_.n_layers, 0);
   total_ = Sum();
   constexpr std::array kFree{0.0};
@@ -637,7 +708,24 @@ std::string StatsHash(const RoutingStats& stats) {
 
 Result<PlanWithReasons> MakePlan(const ModelConfig& config, const RoutingStats& stats, const NpuSpec& spec,
                                  const PlanRequest& request) {
-  return Planner(config, stats, spec, request).Run();
+  if (request.placement != Placement::kOurs) {
+    return Planner(config, stats, spec, request, PrefillOrder::kChunkMajor).Run();
+  }
+  Planner layer_major(config, stats, spec, request, PrefillOrder::kLayerMajor);
+  // A batch of one chunk has no halves.
+  const bool is_whole = !request.order && request.moe_batch_tokens <= request.chunk_tokens;
+  if (is_whole || request.order == PrefillOrder::kLayerMajor) return layer_major.Run();
+  Planner wavefront(config, stats, spec, request, PrefillOrder::kWavefront);
+  auto in_halves = wavefront.Run();
+  if (request.order) {
+    if (!in_halves.ok() || wavefront.fits_order()) return in_halves;
+    return MakeError(Code::kUnsupported, "order wavefront: the programs of two layers in a row do not fit npu {}: limits max_programs {}, max_resident_bytes {}",
+                     spec.name, spec.max_programs, spec.max_resident_bytes);
+  }
+  auto whole = layer_major.Run();
+  const bool halves_win = whole.ok() && in_halves.ok() && wavefront.fits_order() && wavefront.worth() < layer_major.worth();
+  if (!halves_win) return whole;
+  return in_halves;
 }
 
 }  // namespace npumoe

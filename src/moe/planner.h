@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@ struct PlanRequest {
   uint32_t prompt_tokens = 4096;  // longest prompt the attention buckets cover
   Objective objective = Objective::kTime;
   Placement placement = Placement::kOurs;
+  std::optional<PrefillOrder> order;  // of kOurs: layer-major or wavefront, nothing for whichever is better; else unused
   OverflowMode mode = OverflowMode::kExact;
   uint32_t n_tiers = 3;
   WeightFormat expert_weights = WeightFormat::kFp16, attention_weights = WeightFormat::kFp16;
@@ -48,6 +50,7 @@ inline constexpr double kAssumedFileBytesPerWeight = 34.0 / 32;
 // (see LoadScenarios in layer_cost.h) of what ChooseRun makes of each.
 struct LayerCost {
   double npu_seconds = 0, cpu_seconds = 0, joules = 0;
+  double attention_seconds = 0;  // in npu_seconds: of the other half of the batch, in a wavefront; its joules are not here
   double load_seconds = 0, load_joules = 0;  // of loading all its groups once; in none of the others
   double expected_overflow_rows = 0, padded_rows = 0;
   double Seconds() const { return npu_seconds > cpu_seconds ? npu_seconds : cpu_seconds; }

@@ -250,7 +250,7 @@ struct SmallCase {
   std::vector<AttentionCost> Attention() const {
     std::vector<AttentionCost> costs;
     for (uint32_t layer = 0; layer < config.n_layers; ++layer) {
-      costs.push_back(ExpectedAttentionCost(config, spec, plan.layers[layer].attention, true, plan.chunk_tokens,
+      costs.push_back(ExpectedAttentionCost(config, spec, plan.layers[layer].attention, true, plan.chunk_tokens, 0,
                                             plan.moe_batch_tokens, plan.kv_buckets, plan.attention_weights));
     }
     return costs;

@@ -14,7 +14,7 @@ constexpr int kPriceSteps = 20;
 // Works on a group's options by their place: 0 is the CPU, i + 1 is capacity i.
 class Chooser {
  public:
-  Chooser(double fixed_cpu, RunChoice& choice) : fixed_cpu_(fixed_cpu), choice_(choice) {}
+  Chooser(const RunOption& fixed, RunChoice& choice) : fixed_(fixed), choice_(choice) {}
 
   // Costs of all options. A group that nobody was routed to has none.
   void Tabulate(const LayerPlan& layer, std::span<const uint32_t> loads, std::span<const GroupTimes> groups,
@@ -90,8 +90,8 @@ class Chooser {
 
   void Restart() {
     std::fill(choice_.capacity_index.begin(), choice_.capacity_index.end(), kSkipGroup);
-    choice_.npu_seconds = 0;
-    choice_.cpu_seconds = fixed_cpu_;
+    choice_.npu_seconds = fixed_.npu;
+    choice_.cpu_seconds = fixed_.cpu;
   }
 
   void Take(size_t group, size_t option) {
@@ -119,19 +119,19 @@ class Chooser {
     return false;
   }
 
-  double fixed_cpu_;  // seconds of the experts that the plan gave to the CPU
+  RunOption fixed_;  // of the experts that the plan gave to the CPU, and what the sides do besides
   RunChoice& choice_;
 };
 
 }  // namespace
 
 void ChooseRun(const LayerPlan& layer, std::span<const uint32_t> loads, std::span<const GroupTimes> groups,
-               const CpuTimes& cpu, bool dynamic, bool spill, RunChoice& choice) {
+               const CpuTimes& cpu, bool dynamic, bool spill, const RunOption& beside, RunChoice& choice) {
   NM_DCHECK(groups.size() == layer.groups.size());
   choice.capacity_index.resize(groups.size());
-  double fixed_cpu = 0;
-  for (const uint32_t expert : layer.cpu_experts) fixed_cpu += cpu.Of(loads[expert]);
-  Chooser chooser(fixed_cpu, choice);
+  RunOption fixed = beside;
+  for (const uint32_t expert : layer.cpu_experts) fixed.cpu += cpu.Of(loads[expert]);
+  Chooser chooser(fixed, choice);
   chooser.Tabulate(layer, loads, groups, cpu, spill);
   if (!dynamic) return chooser.TakeLargest();
   double low = 0, high = 1, best_price = 0.5, best = -1;

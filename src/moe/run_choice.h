@@ -28,7 +28,7 @@ struct CpuTimes {
   }
 };
 
-// What one way to run a group costs the two sides.
+// What something costs the two sides: a way to run a group, or what they do besides.
 struct RunOption {
   double npu = 0, cpu = 0;  // seconds
 };
@@ -45,9 +45,11 @@ struct RunChoice {
 // Minimises max(NPU, CPU) seconds: for a price between the two sides every group picks its cheapest option alone; the
 // price is bisected, then single groups are flipped while that helps. With `dynamic` false every group runs at its
 // largest capacity (the static plan of the paper). `spill` says whether overflow costs CPU time (exact mode) or
-// nothing. Every option's cost is worked out once. Allocates only until `choice` has grown to the plan's size.
+// nothing. `beside` is what both sides have to do in the same time whatever is chosen; it is part of `choice`'s seconds.
+// Every option's cost is worked out once. Allocates only until `choice` has grown to the plan's size.
 void ChooseRun(const LayerPlan& layer,
                std::span<const uint32_t> loads,  // [n_experts]
-               std::span<const GroupTimes> groups, const CpuTimes& cpu, bool dynamic, bool spill, RunChoice& choice);
+               std::span<const GroupTimes> groups, const CpuTimes& cpu, bool dynamic, bool spill,
+               const RunOption& beside, RunChoice& choice);
 
 }  // namespace npumoe

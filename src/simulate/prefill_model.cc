@@ -17,13 +17,14 @@ namespace {
 constexpr double kF32 = 4, kF16 = 2;  // bytes
 
 // The least of max(NPU, CPU) that the options allow when groups may be divided: for every price the sum of the cheapest
-// options is a lower bound, and the best price makes it tight (linear programming duality).
-double SplitBound(const RunChoice& choice, double fixed_cpu) {
+// options is a lower bound, and the best price makes it tight (linear programming duality). `fixed` is done whatever is
+// chosen.
+double SplitBound(const RunChoice& choice, const RunOption& fixed) {
   constexpr int kPrices = 64;
   double bound = 0;
   for (int i = 0; i <= kPrices; ++i) {
     const double price = static_cast<double>(i) / kPrices;
-    double sum = (1 - price) * fixed_cpu;
+    double sum = price * fixed.npu + (1 - price) * fixed.cpu;
     for (size_t group = 0; group + 1 < choice.option_begin.size(); ++group) {
       double least = -1;
       for (uint32_t o = choice.option_begin[group]; o < choice.option_begin[group + 1]; ++o) {
@@ -37,22 +38,53 @@ double SplitBound(const RunChoice& choice, double fixed_cpu) {
   return bound;
 }
 
+// Tokens [first, last) of the prompt.
+struct Tokens {
+  uint32_t first = 0, last = 0;
+  uint32_t size() const { return last - first; }
+};
+
+// Seconds of a layer's attention over some tokens.
+struct AttentionTimes {
+  double npu = 0;     // its programs
+  double copies = 0;  // of the CPU: inputs and outputs between them
+  double cpu = 0;     // what runs on the CPU instead
+  double OnNpu() const { return npu + copies; }
+  double Seconds() const { return OnNpu() + cpu; }
+};
+
+// What the groups of a layer and the CPU's own rows take.
+struct SideTimes {
+  double npu = 0, cpu = 0;     // working
+  double pack = 0;             // packing, and unpacking all groups but the last
+  double last_unpack = 0;      // which waits for the last group
+  double device_end = 0;       // when that is through
+};
+
 class Prefill {
  public:
   Prefill(const ModelConfig& config, const Plan& plan, const NpuSpec& spec, const RoutedPrompt& prompt)
       : config_(config), plan_(plan), spec_(spec), prompt_(prompt), cpu_(ExpertCpuTimes(config, spec)) {}
 
   SimulatedPrefill Run(uint32_t drawn_layer) {
-    const uint32_t unit = plan_.order == PrefillOrder::kLayerMajor ? plan_.moe_batch_tokens : plan_.chunk_tokens;
+    const uint32_t unit = plan_.order == PrefillOrder::kChunkMajor ? plan_.chunk_tokens : plan_.moe_batch_tokens;
     for (uint32_t layer = 0; layer < config_.n_layers; ++layer) TabulateLayer(layer);
     uint32_t n_units = 0;
     for (uint32_t first = 0; first < prompt_.n_tokens; first += unit, ++n_units) {
-      const uint32_t last = std::min(prompt_.n_tokens, first + unit);
+      const Tokens all{first, std::min(prompt_.n_tokens, first + unit)};
+      const uint32_t half = FirstHalf(plan_.order, plan_.chunk_tokens, all.size());
+      if (half < all.size()) {
+        Wavefront({{{first, first + half}, {first + half, all.last}}}, first == 0 ? drawn_layer : config_.n_layers);
+        continue;
+      }
       for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
         draw_ = first == 0 && layer == drawn_layer;
-        layer_now_ = 0;
-        Attention(layer, first, last);
-        if (config_.IsMoeLayer(layer)) Experts(layer, first, last);
+        now_ = 0;
+        Attention(layer, all);
+        layer_seconds_[layer].attention_seconds += now_;
+        const double begin = now_;
+        if (config_.IsMoeLayer(layer)) Experts(layer, all, nullptr);
+        layer_seconds_[layer].expert_seconds += now_ - begin;
       }
     }
     Loads(n_units);
@@ -91,67 +123,97 @@ class Prefill {
     if (draw_ && end > begin) out_.zones.push_back({track, name, begin, end});
   }
 
-  // Chunk by chunk; what ExpectedAttentionCost says of a prefix, less what it says of the shorter one before.
-  void Attention(uint32_t layer, uint32_t first, uint32_t last) {
+  // Counts a layer's attention over some tokens, chunk by chunk.
+  AttentionTimes CountAttention(uint32_t layer, Tokens tokens) {
     const AttentionPlace place = plan_.layers[layer].attention;
-    const auto until = [&](uint32_t tokens) {
-      return tokens == 0 ? AttentionCost{}
-                         : ExpectedAttentionCost(config_, spec_, place, config_.IsMoeLayer(layer), plan_.chunk_tokens,
-                                                 tokens, plan_.kv_buckets, plan_.attention_weights);
-    };
-    const bool same = layer > 0 && place == plan_.layers[layer - 1].attention &&
-                      config_.IsMoeLayer(layer) == config_.IsMoeLayer(layer - 1);
-    if (!same) {
-      const AttentionCost all = until(last), before = until(first);
-      attention_ = {all.npu_seconds - before.npu_seconds, all.cpu_seconds - before.cpu_seconds,
-                    all.joules - before.joules};
-    }
-    out_.times.joules += attention_.joules;  // the CPU's are in it
-    out_.times.cpu_busy += attention_.cpu_seconds;
-    out_.times.npu_busy += attention_.npu_seconds;
-    double copies = 0;
+    const AttentionCost cost =
+        ExpectedAttentionCost(config_, spec_, place, config_.IsMoeLayer(layer), plan_.chunk_tokens, tokens.first,
+                              tokens.last, plan_.kv_buckets, plan_.attention_weights);
+    AttentionTimes times{cost.npu_seconds, 0, cost.cpu_seconds};
     if (place == AttentionPlace::kNpu) {
-      // Inputs and outputs of the stage cross from and to f32 (see NpuAttention).
-      const double kv = static_cast<double>(config_.n_kv_heads) * config_.head_dim;
-      copies = CopySeconds((last - first) * (2.0 * config_.dim + 2 * kv) * kF16);
-      out_.times.floors += (last - first + plan_.chunk_tokens - 1) / plan_.chunk_tokens * spec_.dispatch_seconds.value;
+      times.copies = AttentionCopySeconds(config_, spec_, tokens.size());
+      out_.times.floors += (tokens.size() + plan_.chunk_tokens - 1) / plan_.chunk_tokens * spec_.dispatch_seconds.value;
     }
-    Cpu(copies);
-    const double seconds = attention_.npu_seconds + attention_.cpu_seconds + copies;
-    Draw(place == AttentionPlace::kNpu ? "npu" : "cpu", "attention", 0, seconds);
-    out_.times.attention += seconds;
-    out_.times.bound += seconds;
-    layer_now_ = seconds;
-    layer_seconds_[layer].attention_seconds += seconds;
+    out_.times.joules += cost.joules;  // the CPU's are in it
+    out_.times.cpu_busy += cost.cpu_seconds;
+    out_.times.npu_busy += cost.npu_seconds;
+    Cpu(times.copies);
+    return times;
   }
 
-  void Experts(uint32_t layer, uint32_t first, uint32_t last) {
+  // With nothing beside it.
+  void Attention(uint32_t layer, Tokens tokens) { Alone(layer, CountAttention(layer, tokens).Seconds()); }
+  void Alone(uint32_t layer, double attention) {
+    const bool on_npu = plan_.layers[layer].attention == AttentionPlace::kNpu;
+    Draw(on_npu ? "npu" : "cpu", "attention", now_, now_ + attention);
+    out_.times.attention += attention;
+    out_.times.bound += attention;
+    now_ += attention;
+  }
+
+  // Two halves of a batch: one's experts while the other is in attention, layer after layer.
+  void Wavefront(const std::array<Tokens, 2>& halves, uint32_t drawn_layer) {
+    const uint32_t n_steps = 2 * config_.n_layers;
+    for (uint32_t step = 0; step <= n_steps; ++step) {
+      // The half that is in attention, and what the other half, a step behind, is in meanwhile.
+      const uint32_t layer = step / 2, behind = (step - 1) / 2;
+      const bool has_experts = step > 0 && config_.IsMoeLayer(behind);
+      const bool beside = has_experts && step < n_steps && plan_.layers[layer].attention == AttentionPlace::kNpu;
+      draw_ = step > 0 && behind == drawn_layer;
+      if (step % 2 == 1) now_ = 0;
+      const double begin = now_;
+      AttentionTimes attention;
+      if (step < n_steps) attention = CountAttention(layer, halves[step % 2]);
+      if (has_experts) Experts(behind, halves[(step - 1) % 2], beside ? &attention : nullptr);
+      if (step < n_steps) Alone(layer, beside ? attention.cpu : attention.Seconds());
+      LayerPrograms& programs = layer_seconds_[std::min(layer, config_.n_layers - 1)];
+      (step % 2 == 0 && step < n_steps ? programs.attention_seconds : programs.expert_seconds) += now_ - begin;
+    }
+  }
+
+  // `beside`: attention of other tokens, which the NPU runs after the groups; null for none.
+  void Experts(uint32_t layer, Tokens tokens, const AttentionTimes* beside) {
     const LayerPlan& plan = plan_.layers[layer];
-    const double tokens = last - first;
-    loads_ = prompt_.Loads(layer, first, last);
+    loads_ = prompt_.Loads(layer, tokens.first, tokens.last);
     for (const uint32_t load : loads_) out_.rows.assigned += load;
-    const double router = CopySeconds(2 * tokens * config_.n_experts * kF32);
+    const double router = CopySeconds(2.0 * tokens.size() * config_.n_experts * kF32);
     Cpu(router);
-    Draw("cpu", "router", layer_now_, layer_now_ + router);
-    layer_now_ += router;
+    Draw("cpu", "router", now_, now_ + router);
+    now_ += router;
+    out_.times.router += router;
 
     if (plan_.mode == OverflowMode::kPrune) Prune(plan);
     times_.clear();
     for (const auto& seconds : seconds_[layer]) times_.push_back({seconds});
-    ChooseRun(plan, loads_, times_, cpu_, plan_.per_run_capacity, /*spill=*/true, choice_);
-    const double longest = RunSides(layer, plan);
-
-    double fixed_cpu = 0;
-    for (const uint32_t expert : plan.cpu_experts) fixed_cpu += cpu_.Of(loads_[expert]);
-    out_.times.bound += router + SplitBound(choice_, fixed_cpu);
-
-    const double scatter = CopySeconds(2 * tokens * config_.top_k * config_.dim * kF32);
+    const double scatter = ExpertScatterSeconds(config_, spec_, tokens.size());
     Cpu(scatter);
-    Draw("cpu", "scatter", layer_now_, layer_now_ + scatter);
-    out_.times.router += router;
-    out_.times.scatter += scatter;
-    out_.times.bound += scatter;
-    layer_seconds_[layer].expert_seconds += router + longest + scatter;
+    const RunOption other = beside == nullptr ? RunOption{} : RunOption{beside->OnNpu(), scatter + beside->copies};
+    ChooseRun(plan, loads_, times_, cpu_, plan_.per_run_capacity, /*spill=*/true, other, choice_);
+    RunOption fixed = other;
+    for (const uint32_t expert : plan.cpu_experts) fixed.cpu += cpu_.Of(loads_[expert]);
+    out_.times.bound += router + SplitBound(choice_, fixed) + (beside == nullptr ? scatter : 0);
+
+    const double begin = now_;
+    const SideTimes sides = RunSides(layer, plan);
+    // Packing shares the CPU with its own rows.
+    const double groups_done = std::max(begin + sides.cpu + sides.pack, sides.device_end) + sides.last_unpack;
+    Draw("pack", "unpack", groups_done - sides.last_unpack, groups_done);
+    Draw("cpu", "scatter", groups_done, groups_done + scatter);
+    if (beside == nullptr) {
+      const double longer = std::max(sides.npu, sides.cpu);
+      out_.times.experts += longer;
+      out_.times.pack += std::max(0.0, groups_done - begin - longer);  // rounding may leave less than nothing
+      out_.times.scatter += scatter;
+      now_ = groups_done + scatter;
+      return;
+    }
+    const double attention_end = sides.device_end + beside->OnNpu();
+    Draw("npu", "attention of the other half", sides.device_end, attention_end);
+    now_ = std::max(groups_done + scatter + beside->copies, attention_end);
+    const double longer = std::max(sides.npu + other.npu, sides.cpu + other.cpu);
+    out_.times.attention += beside->OnNpu();
+    out_.times.experts += longer - beside->OnNpu();
+    out_.times.pack += std::max(0.0, now_ - begin - longer);
   }
 
   // Rows above the largest capacity are computed nowhere.
@@ -165,23 +227,15 @@ class Prefill {
     }
   }
 
-  // Both sides from layer_now_ on, as NpuExperts runs them: group after group with packing beside, and the CPU's own
-  // rows. Returns what they took.
-  double RunSides(uint32_t layer, const LayerPlan& plan) {
-    const double begin = layer_now_;
-    double packer = begin, device = begin, packing = 0, npu = 0, rows_before = 0;
-    const auto pack = [&](double rows, const char* name) {
-      const double seconds = CopySeconds(rows * config_.dim * (kF32 + kF16));
-      Draw("pack", name, packer, packer + seconds);
-      packer += seconds;
-      packing += seconds;
-    };
-    double cpu = 0;
+  // Both sides from now_ on, as NpuExperts runs them: while a group runs, the one before is unpacked and the next one
+  // packed; beside that the CPU's own rows.
+  SideTimes RunSides(uint32_t layer, const LayerPlan& plan) {
+    SideTimes sides;
     for (const uint32_t expert : plan.cpu_experts) {
-      cpu += cpu_.Of(loads_[expert]);
+      sides.cpu += cpu_.Of(loads_[expert]);
       out_.rows.cpu += loads_[expert];
     }
-    bool any = false;
+    jobs_.clear();
     for (size_t group = 0; group < plan.groups.size(); ++group) {
       const uint32_t index = choice_.capacity_index[group];
       if (index == kSkipGroup) continue;
@@ -190,43 +244,50 @@ class Prefill {
       double rows = 0;
       for (const uint32_t expert : plan.groups[group].experts) {
         const uint32_t kept = std::min(loads_[expert], capacity);
-        cpu += cpu_.Of(loads_[expert] - kept);
+        sides.cpu += cpu_.Of(loads_[expert] - kept);
         rows += kept;
         (on_npu ? out_.rows.spilled : out_.rows.cpu) += loads_[expert] - kept;
         if (on_npu) out_.rows.padded += capacity - kept;
       }
-      if (!on_npu) continue;
-      out_.rows.npu += static_cast<uint64_t>(rows);
-      ++out_.n_dispatches;
-      const Cost& cost = costs_[layer][group][index];
-      pack(rows, "pack");  // beside the group before
-      if (any) {
-        packer = std::max(packer, device);
-        pack(rows_before, "unpack");
+      if (on_npu) jobs_.push_back({&costs_[layer][group][index], rows});
+    }
+    Draw("cpu", "experts", now_, now_ + sides.cpu);
+    RunJobs(sides);
+    out_.times.npu_busy += sides.npu;
+    Cpu(sides.cpu + sides.pack + sides.last_unpack);
+    return sides;
+  }
+
+  void RunJobs(SideTimes& sides) {
+    double packer = now_;
+    sides.device_end = now_;
+    const auto pack = [&](size_t job) {
+      const double seconds = CopySeconds(jobs_[job].rows * config_.dim * (kF32 + kF16));
+      Draw("pack", "pack", packer, packer + seconds);
+      packer += seconds;
+      sides.pack += seconds;
+    };
+    const auto unpack_seconds = [&](size_t job) { return CopySeconds(jobs_[job].rows * config_.dim * 2 * kF16); };
+    if (!jobs_.empty()) pack(0);
+    for (size_t job = 0; job < jobs_.size(); ++job) {
+      const Cost& cost = *jobs_[job].cost;
+      sides.device_end = std::max(packer, sides.device_end) + cost.seconds;
+      Draw("npu", "experts", sides.device_end - cost.seconds, sides.device_end);
+      if (job > 0) {
+        const double seconds = unpack_seconds(job - 1);
+        Draw("pack", "unpack", packer, packer + seconds);
+        packer += seconds;
+        sides.pack += seconds;
       }
-      device = std::max(packer, device) + cost.seconds;
-      Draw("npu", "experts", device - cost.seconds, device);
-      npu += cost.seconds;
+      if (job + 1 < jobs_.size()) pack(job + 1);
+      packer = std::max(packer, sides.device_end);
+      sides.npu += cost.seconds;
+      out_.rows.npu += static_cast<uint64_t>(jobs_[job].rows);
+      ++out_.n_dispatches;
       out_.times.joules += cost.joules;
       out_.times.floors += spec_.dispatch_seconds.value;
-      any = true;
-      rows_before = rows;
     }
-    if (any) {
-      packer = std::max(packer, device);
-      pack(rows_before, "unpack");
-    }
-    // Packing shares the CPU with its own rows.
-    const double cpu_end = begin + cpu + packing;
-    Draw("cpu", "experts", begin, begin + cpu);
-    const double end = std::max({cpu_end, packer, device});
-    const double longer = std::max(npu, cpu);
-    out_.times.experts += longer;
-    out_.times.pack += std::max(0.0, end - begin - longer);  // rounding may leave less than nothing
-    out_.times.npu_busy += npu;
-    Cpu(cpu + packing);
-    layer_now_ = end;
-    return end - begin;
+    if (!jobs_.empty()) sides.last_unpack = unpack_seconds(jobs_.size() - 1);
   }
 
   // Programs that do not all stay loaded, for every chunk or batch anew.
@@ -241,7 +302,7 @@ class Prefill {
       }
       for (const size_t bytes : ProgramBytes(plan_.layers[layer])) p.bytes.push_back(bytes);
     }
-    const LoadCost loads = ExpectedLoads(layer_seconds_, spec_);
+    const LoadCost loads = ExpectedLoads(layer_seconds_, spec_, plan_.order);
     out_.times.load = n_units * loads.wait_seconds;
     out_.times.bound += out_.times.load;
     out_.times.joules += n_units * loads.load_seconds * spec_.watts_base.value;
@@ -272,11 +333,15 @@ class Prefill {
   std::vector<std::vector<std::vector<Cost>>> costs_;      // [layers][groups][capacities]
   std::vector<std::vector<std::vector<double>>> seconds_;  // likewise
   std::vector<LayerPrograms> layer_seconds_;               // [layers], at first sums over units
-  AttentionCost attention_;                                // of the layer before, if it was the same
   std::vector<uint32_t> loads_;
   std::vector<GroupTimes> times_;
+  struct Job {
+    const Cost* cost = nullptr;
+    double rows = 0;
+  };
+  std::vector<Job> jobs_;  // groups that the NPU runs
   RunChoice choice_;
-  double layer_now_ = 0;  // since the layer's begin
+  double now_ = 0;  // since the layer's begin
   bool draw_ = false;
   SimulatedPrefill out_;
 };

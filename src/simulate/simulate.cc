@@ -151,6 +151,7 @@ Status CheckOptions(const SimulateOptions& o, const ModelConfig& config, const N
 Result<PlanRequest> RequestFor(const SimulateOptions& o, std::string_view placement) {
   PlanRequest request;
   NM_TRY_VAR(request.placement, ParsePlacement(placement));
+  NM_TRY_VAR(request.order, ParseOrderOption(o.order));
   NM_TRY_VAR(request.objective, ParseObjective(o.objective));
   NM_TRY_VAR(request.expert_weights, ParseWeightFormat(o.expert_weights, "expert-weights"));
   NM_TRY_VAR(request.attention_weights, ParseWeightFormat(o.attention_weights, "attention-weights"));
@@ -230,6 +231,7 @@ Result<SimulateReport> Simulate(const SimulateOptions& o, const ProgressFn& prog
     SimulatedPlacement placement;
     placement.placement = name, placement.mode = ToString(request.mode),
     placement.objective = ToString(request.objective);
+    placement.order = ToString(made.plan.order);
     placement.n_programs = made.n_programs, placement.program_bytes = made.program_bytes;
     placement.planned_seconds = made.plan.expected_seconds, placement.planned_joules = made.plan.expected_joules;
     placement.tiers = TiersOf(made.plan, config.n_experts);
