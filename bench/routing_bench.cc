@@ -121,7 +121,7 @@ void Sort(Layer& layer) {
 }
 
 void Choose(Layer& layer) {
-  ChooseRun(layer.plan, layer.loads, layer.times, layer.cpu, /*dynamic=*/true, /*spill=*/true, {}, layer.choice);
+  ChooseRun(layer.plan, layer.loads, layer.times, layer.cpu, /*dynamic=*/true, /*spill=*/true, {}, 0, layer.choice);
 }
 
 // Columns of one expert in a program's input and output.

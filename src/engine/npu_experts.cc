@@ -151,13 +151,13 @@ void NpuExperts::Choose(uint32_t layer, const LayerWeights& weights, size_t n_to
     // A program that nobody needs now is not loaded.
     if (std::ranges::none_of(experts, [&](uint32_t e) { return kept_[e] > 0; })) continue;
     if (programs_.Group(layer, group) == nullptr) MoveToCpu(layer, group);
-    times_[group] = {programs_.GroupSeconds(layer, group)};
+    times_[group] = programs_.Times(layer, group);
   }
   const CpuTimes cpu{RowFlops(config_) / spec.cpu_flops_per_second.value,
-                     ExpertBytes(weights) / spec.cpu_bytes_per_second.value};
+                     ExpertBytes(weights) / spec.cpu_bytes_per_second.value, spec.cpu_watts.value};
   RunOption other;
   if (beside != nullptr) other = {beside->seconds.npu, beside->seconds.cpu + CombineSeconds(n_tokens)};
-  ChooseRun(plan, kept_, times_, cpu, plan_.per_run_capacity, /*spill=*/true, other, choice_);
+  ChooseRun(plan, kept_, times_, cpu, plan_.per_run_capacity, /*spill=*/true, other, plan_.joule_price, choice_);
 
   const Dispatch& dispatch = ffn_.dispatch();
   StageReport& stage = clock_.experts(layer);

@@ -99,7 +99,9 @@ NpuProgram* NpuPrograms::Load(uint32_t layer, size_t index, const uint32_t* runn
   if (index != kAttentionProgram && program.dispatch_seconds.empty()) {
     for (const Function& function : graph->functions) {
       const Work work = CountWork(*graph, function, device_.Spec());
-      program.dispatch_seconds.push_back(DispatchCost(work, device_.Spec()).seconds);
+      const Cost cost = DispatchCost(work, device_.Spec());
+      program.dispatch_seconds.push_back(cost.seconds);
+      program.dispatch_joules.push_back(cost.joules);
     }
   }
   if (!MakeRoom(program.weight_bytes, layer, running) && !must) return nullptr;

@@ -13,6 +13,7 @@
 #include "engine/run_clock.h"
 #include "model/weights.h"
 #include "moe/plan.h"
+#include "moe/run_choice.h"
 #include "npu/device.h"
 
 namespace npumoe {
@@ -37,9 +38,9 @@ class NpuPrograms {
   bool attention_refused(uint32_t layer) const { return layers_[layer].attention.refused; }
   bool group_refused(uint32_t layer, size_t group) const { return layers_[layer].groups[group].refused; }
 
-  // Seconds of one dispatch per capacity of the group, by the cost model; for ChooseRun. Empty until first loaded.
-  std::span<const double> GroupSeconds(uint32_t layer, size_t group) const {
-    return layers_[layer].groups[group].dispatch_seconds;
+  // One dispatch per capacity of the group, by the cost model; for ChooseRun. Empty until first loaded.
+  GroupTimes Times(uint32_t layer, size_t group) const {
+    return {layers_[layer].groups[group].dispatch_seconds, layers_[layer].groups[group].dispatch_joules};
   }
 
   // Loads a layer's programs before they are needed, as far as the device has room; false when it ran out.
@@ -62,7 +63,7 @@ class NpuPrograms {
     std::unique_ptr<NpuProgram> loaded;
     size_t weight_bytes = 0;  // 0: not built yet
     bool refused = false, was_loaded = false;
-    std::vector<double> dispatch_seconds;  // [functions] of an expert group
+    std::vector<double> dispatch_seconds, dispatch_joules;  // [functions] of an expert group
   };
   struct Layer {
     Program attention;

@@ -101,7 +101,7 @@ Work ExpertGroupWork(const ModelConfig& config, size_t n_experts, uint32_t capac
 CpuTimes ExpertCpuTimes(const ModelConfig& config, const NpuSpec& spec) {
   const double weights = 3.0 * config.dim * config.expert_dim;
   return {2 * weights / spec.cpu_flops_per_second.value,
-          weights * kAssumedFileBytesPerWeight / spec.cpu_bytes_per_second.value};
+          weights * kAssumedFileBytesPerWeight / spec.cpu_bytes_per_second.value, spec.cpu_watts.value};
 }
 
 double ExpertScatterSeconds(const ModelConfig& config, const NpuSpec& spec, double n_tokens) {
@@ -115,11 +115,12 @@ RunOption ExpertRuns::Sum() const {
 }
 
 LayerCoster::LayerCoster(const ModelConfig& config, std::span<const LoadHistogram> histograms, const NpuSpec& spec,
-                         WeightFormat format, bool per_run_capacity, ExpertRuns runs)
+                         WeightFormat format, bool per_run_capacity, double joule_price, ExpertRuns runs)
     : config_(config),
       spec_(spec),
       format_(format),
       per_run_capacity_(per_run_capacity),
+      joule_price_(joule_price),
       runs_(std::move(runs)),
       scenarios_(histograms) {
   NM_CHECK(!runs_.beside.empty());
@@ -171,13 +172,15 @@ void LayerCoster::AddScenario(const LayerPlan& layer, std::span<const uint32_t> 
 LayerCost LayerCoster::Of(const LayerPlan& layer) const {
   LayerCost total;
   std::vector<std::vector<Cost>> costs;
-  std::vector<std::vector<double>> seconds;
+  std::vector<std::vector<double>> seconds, joules;
   for (const ExpertGroup& group : layer.groups) {
     auto& group_costs = costs.emplace_back();
     auto& group_seconds = seconds.emplace_back();
+    auto& group_joules = joules.emplace_back();
     for (const uint32_t capacity : group.capacities) {
       group_costs.push_back(Dispatch(group.experts.size(), capacity));
       group_seconds.push_back(group_costs.back().seconds);
+      group_joules.push_back(group_costs.back().joules);
     }
     const Cost load = Load(group.experts.size());
     total.load_seconds += load.seconds;
@@ -185,15 +188,19 @@ LayerCost LayerCoster::Of(const LayerPlan& layer) const {
   }
   const std::vector<GroupTimes> times = [&] {
     std::vector<GroupTimes> views;
-    for (const auto& group_seconds : seconds) views.push_back({group_seconds});
+    for (size_t group = 0; group < seconds.size(); ++group) views.push_back({seconds[group], joules[group]});
     return views;
   }();
   RunChoice choice;
   for (uint32_t scenario = 0; scenario < LoadScenarios::kCount && !layer.groups.empty(); ++scenario) {
     // Overflow is priced as work for the CPU in every mode: a row that pruning drops is not free either.
     ChooseRun(layer, scenarios_.At(scenario), times, cpu_, per_run_capacity_, /*spill=*/true,
-              runs_.beside[scenario % runs_.beside.size()], choice);
+              runs_.beside[scenario % runs_.beside.size()], joule_price_, choice);
     AddScenario(layer, scenarios_.At(scenario), choice, costs, total);
+    if (runs_.beside.size() > 1) {
+      total.longer_seconds += std::max(choice.npu_seconds, choice.cpu_seconds) *
+                              static_cast<double>(runs_.beside.size()) / LoadScenarios::kCount;
+    }
   }
   const double n_runs = static_cast<double>(runs_.beside.size());
   for (const uint32_t expert : layer.cpu_experts) total.cpu_seconds += n_runs * cpu_seconds_[expert];
@@ -206,9 +213,10 @@ LayerCost LayerCoster::Of(const LayerPlan& layer) const {
 }
 
 LayerCost ExpectedLayerCost(const ModelConfig& config, const LayerRouting& routing, size_t chunk_index,
-                            const LayerPlan& layer, const NpuSpec& spec, WeightFormat format, bool per_run_capacity) {
+                            const LayerPlan& layer, const NpuSpec& spec, WeightFormat format, bool per_run_capacity,
+                            double joule_price) {
   NM_CHECK(chunk_index < routing.loads.size());
-  return LayerCoster(config, routing.loads[chunk_index], spec, format, per_run_capacity).Of(layer);
+  return LayerCoster(config, routing.loads[chunk_index], spec, format, per_run_capacity, joule_price).Of(layer);
 }
 
 double Score(const LayerCost& cost, Objective objective, double load_price, const RestOfPlan& rest) {
@@ -217,7 +225,7 @@ double Score(const LayerCost& cost, Objective objective, double load_price, cons
   const double joules = cost.joules + load_price * cost.load_joules;
   switch (objective) {
     case Objective::kTime:
-      return seconds;
+      return seconds + rest.joule_price * joules;
     case Objective::kEnergy:
       return joules;
     case Objective::kEnergyDelay:

@@ -66,7 +66,7 @@ class LayerCoster {
  public:
   // histograms: [n_experts] loads of one run.
   LayerCoster(const ModelConfig& config, std::span<const LoadHistogram> histograms, const NpuSpec& spec,
-              WeightFormat format, bool per_run_capacity, ExpertRuns runs = {});
+              WeightFormat format, bool per_run_capacity, double joule_price = 0, ExpertRuns runs = {});
 
   LayerCost Of(const LayerPlan& layer) const;  // of all runs, what is beside them included
 
@@ -88,6 +88,7 @@ class LayerCoster {
   const NpuSpec& spec_;
   WeightFormat format_;
   bool per_run_capacity_;
+  double joule_price_;
   ExpertRuns runs_;
   LoadScenarios scenarios_;
   CpuTimes cpu_;
@@ -97,9 +98,11 @@ class LayerCoster {
 // Of loading one program of so many bytes.
 Cost ProgramLoadCost(double bytes, const NpuSpec& spec);
 
-// What one layer's cost is added to: a product of time and energy is the whole plan's.
+// What one layer's cost is added to, as a product of time and energy is the whole plan's; and what a joule is worth when
+// the objective is time.
 struct RestOfPlan {
   double seconds = 0, joules = 0;
+  double joule_price = 0;  // seconds
 };
 
 // What the objective minimises, when a second of loading costs `load_price` seconds. A trace of both sides' sum breaks

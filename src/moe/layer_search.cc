@@ -20,15 +20,20 @@ constexpr size_t kPolishWork = 8'000;               // evaluations times experts
 constexpr double kLeastGain = 1 - 1e-9;             // a smaller gain could be rounding and loop for ever
 
 // Joules count as the seconds in which the CPU would burn them.
-std::vector<SidePrices> Prices(Objective objective, const NpuSpec& spec) {
+std::vector<SidePrices> Prices(Objective objective, double joule_price, const NpuSpec& spec) {
+  std::vector<double> shares(kEnergyShares.begin(), kEnergyShares.end());
+  if (objective == Objective::kTime) {
+    const double burnt = joule_price * spec.cpu_watts.value;
+    shares = {0.0};
+    if (burnt > 0) shares.push_back(burnt / (1 + burnt));
+  }
   std::vector<SidePrices> prices;
-  for (const double energy : kEnergyShares) {
+  for (const double energy : shares) {
     for (const double npu : kNpuShares) {
       prices.push_back(
           {(1 - energy) * npu, energy / spec.cpu_watts.value, (1 - energy) * (1 - npu) + energy, 1 - energy});
       if (energy == 1) break;  // nothing of time is left to share
     }
-    if (objective == Objective::kTime) break;
   }
   return prices;
 }
@@ -223,7 +228,7 @@ std::vector<std::vector<Draft>> LayerSearch::MakeDrafts(std::span<const double> 
   std::vector<std::vector<Draft>> drafts(load_prices.size());
   std::vector<size_t> every(ladder_.size());
   std::iota(every.begin(), every.end(), size_t{0});
-  for (const SidePrices& prices : Prices(objective_, coster_.spec())) {
+  for (const SidePrices& prices : Prices(objective_, rest_.joule_price, coster_.spec())) {
     // Fewer tiers than allowed can win: experts of one tier share dispatches.
     for (uint32_t n_tiers = is_static() ? 1 : 0; n_tiers <= rules_.n_tiers; ++n_tiers) {
       const std::vector<size_t> tiers = is_static() ? Tiers(prices, n_tiers) : every;
@@ -265,7 +270,7 @@ void LayerSearch::PolishAll(std::vector<Draft>& drafts) {
 
 // Into the front, unless an option there is no worse in anything that the objective or loading asks for.
 void LayerSearch::Keep(const Draft& draft) {
-  const bool time = objective_ != Objective::kEnergy, energy = objective_ != Objective::kTime;
+  const bool time = objective_ != Objective::kEnergy, energy = objective_ != Objective::kTime || rest_.joule_price > 0;
   const auto no_worse = [&](const LayerCost& a, const LayerCost& b) {
     return a.load_seconds <= b.load_seconds && (!time || a.Seconds() <= b.Seconds() / kLeastGain) &&
            (!energy || a.joules <= b.joules / kLeastGain);

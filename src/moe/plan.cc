@@ -249,6 +249,7 @@ std::string ToJson(const Plan& plan) {
                       {"expected_joules", plan.expected_joules},
                       {"expected_seconds", plan.expected_seconds},
                       {"expert_weights", ToString(plan.expert_weights)},
+                      {"joule_price", plan.joule_price},
                       {"kv_buckets", plan.kv_buckets},
                       {"layers", layers},
                       {"mode", ToString(plan.mode)},
@@ -287,6 +288,11 @@ Result<Plan> ParsePlan(std::string_view text, std::string_view name) {
   NM_TRY_VAR(plan.mode, fields.Enum("mode", kModes));
   NM_TRY_VAR(plan.objective, fields.Enum("objective", kObjectives));
   NM_TRY_VAR(plan.per_run_capacity, fields.Bool("per_run_capacity"));
+  NM_TRY_VAR(plan.joule_price, fields.Number("joule_price"));
+  if (!(plan.joule_price >= 0 && plan.joule_price <= kMaxJoulePrice)) {
+    return MakeError(Code::kCorruptFile, "{}: field 'joule_price': wanted 0 to {}, got {}", name, kMaxJoulePrice,
+                     plan.joule_price);
+  }
   NM_TRY_VAR(plan.expert_weights, fields.Enum("expert_weights", kFormats));
   NM_TRY_VAR(plan.attention_weights, fields.Enum("attention_weights", kFormats));
   NM_TRY_VAR(plan.expected_seconds, fields.Number("expected_seconds"));

@@ -13,7 +13,7 @@
 
 namespace npumoe {
 
-inline constexpr uint32_t kPlanVersion = 2;
+inline constexpr uint32_t kPlanVersion = 3;
 
 // What goes through all layers together: a batch (its experts once a layer), a chunk, or a batch in two halves, of which
 // one is in its experts while the other is in attention.
@@ -44,6 +44,7 @@ struct ExpertGroup {
   std::vector<uint32_t> capacities;
 };
 
+inline constexpr double kMaxJoulePrice = 1e6;  // seconds a joule: nothing but energy counts
 inline constexpr float kMaxExpertScale = 65536;  // more than fp16 could need
 
 struct LayerPlan {
@@ -68,6 +69,7 @@ struct Plan {
   OverflowMode mode = OverflowMode::kExact;
   Objective objective = Objective::kTime;
   bool per_run_capacity = true;  // choose capacity and placement per run, after the counts are known
+  double joule_price = 0;        // seconds that a joule is worth in that choice
   WeightFormat expert_weights = WeightFormat::kFp16, attention_weights = WeightFormat::kFp16;
   std::vector<LayerPlan> layers;  // [n_layers]; a dense layer has no groups
 

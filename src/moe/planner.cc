@@ -28,6 +28,10 @@ constexpr size_t kSwitchWork = 2'000'000;
 // Experts times load prices up to which every price's plan is polished before layers switch, and not only the chosen.
 constexpr size_t kPolishAllWork = 1024;
 constexpr uint32_t kShortBatchParts[] = {2, 4, 8};
+// What a wavefront may spend to be faster, when the objective is time and nobody asked for it by name: the CPU's work is
+// the dearest there is, and it would double some models' energy for a seventh of the time.
+constexpr double kMostWavefrontEnergy = 1.25;
+constexpr int kPriceAttempts = 4;
 constexpr double kLeastGain = 1 - 1e-9;  // a smaller gain could be rounding and loop for ever
 
 uint32_t RoundUpTo(uint32_t n, uint64_t multiple) {
@@ -49,8 +53,10 @@ struct AttentionSides {
 class Planner {
  public:
   Planner(const ModelConfig& config, const RoutingStats& stats, const NpuSpec& spec, const PlanRequest& request,
-          PrefillOrder order)
-      : config_(config), stats_(stats), spec_(spec), request_(request), order_(order) {}
+          PrefillOrder order, double joule_price = 0)
+      : config_(config), stats_(stats), spec_(spec), request_(request), order_(order) {
+    plan().joule_price = joule_price;
+  }
 
   Result<PlanWithReasons> Run() {
     NM_TRY(CheckRequest());
@@ -62,14 +68,13 @@ class Planner {
       if (!ExpertsOnCpu(request_.placement)) NM_TRY(FindRules());
     }
     PlanExperts();
-    worth_ = Worth();
+    whole_cost_ = WholeCost();
     fits_order_ = FitsItsOrder();
     return std::move(out_);
   }
 
-  // Of the plan that Run made. What it is worth by its objective, less is better: the CPU's adding of outputs counts,
-  // which takes time unless it hides in a wavefront.
-  double worth() const { return worth_; }
+  // Of the plan that Run made. The CPU's adding of outputs counts, which takes time unless it hides in a wavefront.
+  const PlanCost& whole_cost() const { return whole_cost_; }
   // Whether the device can hold what the order needs at once.
   bool fits_order() const { return fits_order_; }
 
@@ -97,7 +102,8 @@ class Planner {
   double ScatterSeconds(double n_tokens) const {
     return ExpertScatterSeconds(config_, spec_, n_tokens);
   }
-  double Worth() const;
+  void PriceJoules();
+  PlanCost WholeCost() const;
   bool FitsItsOrder() const;
   LayerCoster CosterOf(uint32_t layer) const;
   std::vector<LayerOption> PlaceLayer(uint32_t layer, std::span<const double> load_prices, bool polish) const;
@@ -132,7 +138,7 @@ class Planner {
   std::vector<LayerCost> costs_;                             // [n_layers] of plan().layers
   std::vector<double> load_price_;                           // [n_layers] at which the layer was planned
   PlanCost total_;                                           // of plan().layers
-  double worth_ = 0;
+  PlanCost whole_cost_;
   bool fits_order_ = true;
 };
 
@@ -427,14 +433,14 @@ bool Planner::IsSearched(uint32_t layer) const {
          !WholeChunkGraphs(request_.placement);
 }
 
-double Planner::Worth() const {
+PlanCost Planner::WholeCost() const {
   PlanCost cost = total_;
   for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
     if (!config_.IsMoeLayer(layer) || costs_[layer].attention_seconds > 0) continue;
     cost.seconds += ScatterSeconds(batch_tokens_);
     cost.joules += ScatterSeconds(batch_tokens_) * spec_.cpu_watts.value;
   }
-  return ScoreOf(cost);
+  return cost;
 }
 
 bool Planner::FitsItsOrder() const {
@@ -444,6 +450,18 @@ bool Planner::FitsItsOrder() const {
     programs.push_back(ProgramsOf(config_, plan(), layer, plan().layers[layer]));
   }
   return NeighboursFit(programs, spec_);
+}
+
+// What a joule is worth when capacities are chosen per run: the objective's own exchange rate at the plan as it stands.
+void Planner::PriceJoules() {
+  if (request_.objective == Objective::kTime || total_.joules <= 0) return;
+  plan().joule_price = request_.objective == Objective::kEnergy
+                           ? kMaxJoulePrice
+                           : std::min(total_.seconds / total_.joules, kMaxJoulePrice);
+  for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
+    if (config_.IsMoeLayer(layer)) costs_[layer] = CosterOf(layer).Of(plan().layers[layer]);
+  }
+  total_ = Sum();
 }
 
 // With its attention where it is now.
@@ -462,7 +480,7 @@ LayerCoster Planner::CosterOf(uint32_t layer) const {
                    beside(sides.npu_first_half, other_tokens, run_tokens_)};
   }
   return LayerCoster(config_, plan_histograms_[layer], spec_, plan().expert_weights, plan().per_run_capacity,
-                     std::move(runs));
+                     plan().joule_price, std::move(runs));
 }
 
 // The plans worth having; a single one when nothing is searched.
@@ -506,12 +524,13 @@ double Planner::ScoreOf(const PlanCost& cost) const {
   LayerCost all;
   all.npu_seconds = all.cpu_seconds = cost.seconds;
   all.joules = cost.joules;
-  return Score(all, request_.objective);
+  return Score(all, request_.objective, 0, {0, 0, plan().joule_price});
 }
 
 // The plan without the layer's experts, as far as it is planned: at first that is attention alone.
 RestOfPlan Planner::Rest(uint32_t layer) const {
-  return {std::max(0.0, total_.seconds - costs_[layer].Seconds()), std::max(0.0, total_.joules - costs_[layer].joules)};
+  return {std::max(0.0, total_.seconds - costs_[layer].Seconds()), std::max(0.0, total_.joules - costs_[layer].joules),
+          plan().joule_price};
 }
 
 // Not all programs fit at once: first one load price for all layers, then layers change on their own, then in pairs.
@@ -633,6 +652,7 @@ void Planner::PlanExperts() {
     Use(layer, options[BestOption(options, request_.objective, Rest(layer), 0)]);
   }
   total_ = Sum();
+  if (plan().per_run_capacity) PriceJoules();
   // Only plans that may move experts can pay less for loading.
   const bool may_spread = rules_.allow_cpu && !ExpertsOnCpu(request_.placement);
   if (!total_.loads.resident && may_spread) {
@@ -698,6 +718,59 @@ void Planner::Explain() {
       batch_tokens_, total_.seconds, total_.joules, spec_.name);
 }
 
+Result<PlanWithReasons> PlanWavefront(const ModelConfig& config, const RoutingStats& stats, const NpuSpec& spec,
+                                      const PlanRequest& request) {
+  Planner planner(config, stats, spec, request, PrefillOrder::kWavefront);
+  auto made = planner.Run();
+  if (!made.ok() || planner.fits_order()) return made;
+  return MakeError(Code::kUnsupported,
+                   "order wavefront: the programs of two layers in a row do not fit npu {}: limits max_programs {}, "
+                   "max_resident_bytes {}",
+                   spec.name, spec.max_programs, spec.max_resident_bytes);
+}
+
+double ScoreOf(const PlanCost& cost, Objective objective) {
+  switch (objective) {
+    case Objective::kTime:
+      return cost.seconds;
+    case Objective::kEnergy:
+      return cost.joules;
+    case Objective::kEnergyDelay:
+      return cost.seconds * cost.joules;
+  }
+  return cost.seconds;
+}
+
+// The wavefront that the objective likes better than `whole`, or that. Time has its price: more energy than
+// kMostWavefrontEnergy times as much is not spent on it. What a joule costs in seconds to stay below is bisected.
+Result<PlanWithReasons> FasterInHalves(const ModelConfig& config, const RoutingStats& stats, const NpuSpec& spec,
+                                       const PlanRequest& request, PlanWithReasons whole, const PlanCost& cost) {
+  PlanCost least = cost;
+  double price = 0, cheap = 0, dear = 0;  // prices at which a wavefront spends too much, and is no faster
+  for (int attempt = 0; attempt < kPriceAttempts; ++attempt) {
+    Planner planner(config, stats, spec, request, PrefillOrder::kWavefront, price);
+    auto made = planner.Run();
+    const PlanCost& halves = planner.whole_cost();
+    if (!made.ok() || !planner.fits_order()) break;
+    const bool is_better = ScoreOf(halves, request.objective) < ScoreOf(least, request.objective);
+    const double spent = halves.joules - cost.joules;
+    const bool is_frugal = request.objective != Objective::kTime || spent <= (kMostWavefrontEnergy - 1) * cost.joules;
+    if (is_better && is_frugal) {
+      least = halves;
+      whole = std::move(made).value();
+    }
+    // A second that costs this many joules is worth no more than that: twice the price flips everything back.
+    if (attempt == 0) {
+      if (is_frugal || !is_better) break;
+      dear = 2 * (cost.seconds - halves.seconds) / spent;
+    } else {
+      (is_frugal ? dear : cheap) = price;
+    }
+    price = (cheap + dear) / 2;
+  }
+  return whole;
+}
+
 }  // namespace
 
 std::string StatsHash(const RoutingStats& stats) {
@@ -715,17 +788,10 @@ Result<PlanWithReasons> MakePlan(const ModelConfig& config, const RoutingStats& 
   // A batch of one chunk has no halves.
   const bool is_whole = !request.order && request.moe_batch_tokens <= request.chunk_tokens;
   if (is_whole || request.order == PrefillOrder::kLayerMajor) return layer_major.Run();
-  Planner wavefront(config, stats, spec, request, PrefillOrder::kWavefront);
-  auto in_halves = wavefront.Run();
-  if (request.order) {
-    if (!in_halves.ok() || wavefront.fits_order()) return in_halves;
-    return MakeError(Code::kUnsupported, "order wavefront: the programs of two layers in a row do not fit npu {}: limits max_programs {}, max_resident_bytes {}",
-                     spec.name, spec.max_programs, spec.max_resident_bytes);
-  }
+  if (request.order) return PlanWavefront(config, stats, spec, request);
   auto whole = layer_major.Run();
-  const bool halves_win = whole.ok() && in_halves.ok() && wavefront.fits_order() && wavefront.worth() < layer_major.worth();
-  if (!halves_win) return whole;
-  return in_halves;
+  if (!whole.ok()) return whole;
+  return FasterInHalves(config, stats, spec, request, std::move(whole).value(), layer_major.whole_cost());
 }
 
 }  // namespace npumoe

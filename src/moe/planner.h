@@ -2,6 +2,7 @@
 // The planner: a pure function of model, routing statistics and hardware description.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -53,9 +54,11 @@ struct LayerCost {
   double attention_seconds = 0;  // in npu_seconds: of the other half of the batch, in a wavefront; its joules are not here
   double load_seconds = 0, load_joules = 0;  // of loading all its groups once; in none of the others
   double expected_overflow_rows = 0, padded_rows = 0;
-  double Seconds() const { return npu_seconds > cpu_seconds ? npu_seconds : cpu_seconds; }
+  double longer_seconds = 0;  // in a wavefront: the longer side of every run, which are not alike
+  double Seconds() const { return std::max({npu_seconds, cpu_seconds, longer_seconds}); }
 };
 LayerCost ExpectedLayerCost(const ModelConfig& config, const LayerRouting& routing, size_t chunk_index,
-                            const LayerPlan& layer, const NpuSpec& spec, WeightFormat format, bool per_run_capacity);
+                            const LayerPlan& layer, const NpuSpec& spec, WeightFormat format, bool per_run_capacity,
+                            double joule_price = 0);
 
 }  // namespace npumoe

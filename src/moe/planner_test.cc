@@ -245,7 +245,8 @@ struct SmallCase {
   const Plan& plan;
 
   LayerCost CostOf(const LayerPlan& layer, uint32_t index) const {
-    return ExpectedLayerCost(config, stats.layers[index], 0, layer, spec, plan.expert_weights, plan.per_run_capacity);
+    return ExpectedLayerCost(config, stats.layers[index], 0, layer, spec, plan.expert_weights, plan.per_run_capacity,
+                             plan.joule_price);
   }
   std::vector<AttentionCost> Attention() const {
     std::vector<AttentionCost> costs;

@@ -14,7 +14,8 @@ constexpr int kPriceSteps = 20;
 // Works on a group's options by their place: 0 is the CPU, i + 1 is capacity i.
 class Chooser {
  public:
-  Chooser(const RunOption& fixed, RunChoice& choice) : fixed_(fixed), choice_(choice) {}
+  Chooser(const RunOption& fixed, double joule_price, RunChoice& choice)
+      : fixed_(fixed), joule_price_(joule_price), choice_(choice) {}
 
   // Costs of all options. A group that nobody was routed to has none.
   void Tabulate(const LayerPlan& layer, std::span<const uint32_t> loads, std::span<const GroupTimes> groups,
@@ -22,7 +23,7 @@ class Chooser {
     choice_.options.clear();
     choice_.option_begin.assign(1, 0);
     for (size_t group = 0; group < groups.size(); ++group) {
-      AddOptions(layer.groups[group], loads, groups[group].npu_seconds, cpu, spill);
+      AddOptions(layer.groups[group], loads, groups[group], cpu, spill);
       choice_.option_begin.push_back(static_cast<uint32_t>(choice_.options.size()));
     }
   }
@@ -36,8 +37,8 @@ class Chooser {
     }
   }
 
-  // Everyone's option with the least price * npu + (1 - price) * cpu, the first of equals. Returns the longer side's
-  // seconds.
+  // Everyone's option with the least price * npu + (1 - price) * cpu and energy, the first of equals. Returns what is
+  // minimised.
   double TakeCheapest(double price) {
     Restart();
     for (size_t group = 0; group < choice_.capacity_index.size(); ++group) {
@@ -46,15 +47,16 @@ class Chooser {
       size_t best = 0;
       double best_cost = 0;
       for (size_t i = 0; i < options.size(); ++i) {
-        const double cost = price * options[i].npu + (1 - price) * options[i].cpu;
+        const double cost =
+            price * options[i].npu + (1 - price) * options[i].cpu + joule_price_ * options[i].joules;
         if (i == 0 || cost < best_cost) best = i, best_cost = cost;
       }
       Take(group, best);
     }
-    return std::max(choice_.npu_seconds, choice_.cpu_seconds);
+    return Worth(choice_.npu_seconds, choice_.cpu_seconds, choice_.joules);
   }
 
-  // Moves one group at a time to whatever shortens the longer side, until nothing does.
+  // Moves one group at a time to whatever helps, until nothing does.
   void Flip() {
     for (bool moved = true; moved;) {
       moved = false;
@@ -63,7 +65,9 @@ class Chooser {
   }
 
  private:
-  void AddOptions(const ExpertGroup& group, std::span<const uint32_t> loads, std::span<const double> npu_seconds,
+  double Worth(double npu, double cpu, double joules) const { return std::max(npu, cpu) + joule_price_ * joules; }
+
+  void AddOptions(const ExpertGroup& group, std::span<const uint32_t> loads, const GroupTimes& times,
                   const CpuTimes& cpu, bool spill) {
     RunOption on_cpu;
     bool has_load = false;
@@ -72,13 +76,15 @@ class Chooser {
       has_load = has_load || loads[expert] > 0;
     }
     if (!has_load) return;
+    on_cpu.joules = on_cpu.cpu * cpu.watts;
     choice_.options.push_back(on_cpu);
-    for (size_t i = 0; i < std::min(npu_seconds.size(), group.capacities.size()); ++i) {
-      RunOption option{npu_seconds[i], 0};
+    for (size_t i = 0; i < std::min(times.npu_seconds.size(), group.capacities.size()); ++i) {
+      RunOption option{times.npu_seconds[i], 0, 0};
       for (const uint32_t expert : group.experts) {
         if (!spill) break;
         option.cpu += cpu.Of(loads[expert] - std::min(loads[expert], group.capacities[i]));
       }
+      option.joules = option.cpu * cpu.watts + (i < times.npu_joules.size() ? times.npu_joules[i] : 0);
       choice_.options.push_back(option);
     }
   }
@@ -92,12 +98,14 @@ class Chooser {
     std::fill(choice_.capacity_index.begin(), choice_.capacity_index.end(), kSkipGroup);
     choice_.npu_seconds = fixed_.npu;
     choice_.cpu_seconds = fixed_.cpu;
+    choice_.joules = fixed_.joules;
   }
 
   void Take(size_t group, size_t option) {
     choice_.capacity_index[group] = option == 0 ? kGroupOnCpu : static_cast<uint32_t>(option - 1);
     choice_.npu_seconds += Options(group)[option].npu;
     choice_.cpu_seconds += Options(group)[option].cpu;
+    choice_.joules += Options(group)[option].joules;
   }
 
   bool FlipOne(size_t group) {
@@ -106,32 +114,37 @@ class Chooser {
     const uint32_t index = choice_.capacity_index[group];
     const size_t now = index == kGroupOnCpu ? 0 : size_t{index} + 1;
     // A hair's breadth of gain is asked for, so that rounding cannot make this loop for ever.
-    const double wanted = std::max(choice_.npu_seconds, choice_.cpu_seconds) * (1 - 1e-9);
+    const double wanted = Worth(choice_.npu_seconds, choice_.cpu_seconds, choice_.joules) * (1 - 1e-9);
     for (size_t i = 0; i < options.size(); ++i) {
       const double npu = choice_.npu_seconds - options[now].npu + options[i].npu;
       const double cpu = choice_.cpu_seconds - options[now].cpu + options[i].cpu;
-      if (i == now || std::max(npu, cpu) >= wanted) continue;
+      const double joules = choice_.joules - options[now].joules + options[i].joules;
+      if (i == now || Worth(npu, cpu, joules) >= wanted) continue;
       choice_.capacity_index[group] = i == 0 ? kGroupOnCpu : static_cast<uint32_t>(i - 1);
       choice_.npu_seconds = npu;
       choice_.cpu_seconds = cpu;
+      choice_.joules = joules;
       return true;
     }
     return false;
   }
 
   RunOption fixed_;  // of the experts that the plan gave to the CPU, and what the sides do besides
+  const double joule_price_;
   RunChoice& choice_;
 };
 
 }  // namespace
 
 void ChooseRun(const LayerPlan& layer, std::span<const uint32_t> loads, std::span<const GroupTimes> groups,
-               const CpuTimes& cpu, bool dynamic, bool spill, const RunOption& beside, RunChoice& choice) {
+               const CpuTimes& cpu, bool dynamic, bool spill, const RunOption& beside,
+               double joule_price, RunChoice& choice) {
   NM_DCHECK(groups.size() == layer.groups.size());
   choice.capacity_index.resize(groups.size());
   RunOption fixed = beside;
   for (const uint32_t expert : layer.cpu_experts) fixed.cpu += cpu.Of(loads[expert]);
-  Chooser chooser(fixed, choice);
+  fixed.joules += fixed.cpu * cpu.watts;
+  Chooser chooser(fixed, joule_price, choice);
   chooser.Tabulate(layer, loads, groups, cpu, spill);
   if (!dynamic) return chooser.TakeLargest();
   double low = 0, high = 1, best_price = 0.5, best = -1;

@@ -38,7 +38,7 @@ Case Small(std::vector<uint32_t> loads) {
 RunChoice Choose(const Case& c, bool dynamic = true, bool spill = true) {
   RunChoice choice;
   const auto groups = c.Groups();
-  ChooseRun(c.layer, c.loads, groups, c.cpu, dynamic, spill, {}, choice);
+  ChooseRun(c.layer, c.loads, groups, c.cpu, dynamic, spill, {}, 0, choice);
   return choice;
 }
 
@@ -79,12 +79,12 @@ TEST(ChooseRun, GroupWithoutAProgramGoesToTheCpu) {
 TEST(ChooseRun, LeavesNothingBehindForTheNextCall) {
   RunChoice choice;
   const Case large = Small({10, 10, 1, 0, 3}), empty = Small({0, 0, 0, 0, 0});
-  ChooseRun(large.layer, large.loads, large.Groups(), large.cpu, true, true, {}, choice);
-  ChooseRun(empty.layer, empty.loads, empty.Groups(), empty.cpu, true, true, {}, choice);
+  ChooseRun(large.layer, large.loads, large.Groups(), large.cpu, true, true, {}, 0, choice);
+  ChooseRun(empty.layer, empty.loads, empty.Groups(), empty.cpu, true, true, {}, 0, choice);
   EXPECT_EQ(choice.capacity_index, (std::vector<uint32_t>{kSkipGroup, kSkipGroup}));
   EXPECT_EQ(choice.npu_seconds, 0);
   EXPECT_EQ(choice.cpu_seconds, 0);
-  ChooseRun(large.layer, large.loads, large.Groups(), large.cpu, true, true, {}, choice);
+  ChooseRun(large.layer, large.loads, large.Groups(), large.cpu, true, true, {}, 0, choice);
   EXPECT_EQ(choice.capacity_index, Choose(large).capacity_index);
 }
 

@@ -16,19 +16,22 @@ namespace {
 
 constexpr double kF32 = 4, kF16 = 2;  // bytes
 
-// The least of max(NPU, CPU) that the options allow when groups may be divided: for every price the sum of the cheapest
-// options is a lower bound, and the best price makes it tight (linear programming duality). `fixed` is done whatever is
-// chosen.
-double SplitBound(const RunChoice& choice, const RunOption& fixed) {
+// The least of max(NPU, CPU) that the options allow for the energy that `choice` took, when groups may be divided: for
+// every price between the sides the sum of the cheapest options is a lower bound, and the best price makes it tight
+// (linear programming duality). `fixed` is done whatever is chosen.
+double SplitBound(const RunChoice& choice, const RunOption& fixed, double joule_price) {
   constexpr int kPrices = 64;
   double bound = 0;
   for (int i = 0; i <= kPrices; ++i) {
     const double price = static_cast<double>(i) / kPrices;
-    double sum = price * fixed.npu + (1 - price) * fixed.cpu;
+    const auto cost_of = [&](const RunOption& option) {
+      return price * option.npu + (1 - price) * option.cpu + joule_price * option.joules;
+    };
+    double sum = cost_of(fixed) - joule_price * choice.joules;
     for (size_t group = 0; group + 1 < choice.option_begin.size(); ++group) {
       double least = -1;
       for (uint32_t o = choice.option_begin[group]; o < choice.option_begin[group + 1]; ++o) {
-        const double cost = price * choice.options[o].npu + (1 - price) * choice.options[o].cpu;
+        const double cost = cost_of(choice.options[o]);
         if (least < 0 || cost < least) least = cost;
       }
       if (least > 0) sum += least;
@@ -102,13 +105,16 @@ class Prefill {
   void TabulateLayer(uint32_t layer) {
     auto& costs = costs_.emplace_back();
     auto& seconds = seconds_.emplace_back();
+    auto& joules = joules_.emplace_back();
     for (const ExpertGroup& group : plan_.layers[layer].groups) {
       auto& of_group = costs.emplace_back();
       auto& times = seconds.emplace_back();
+      auto& energies = joules.emplace_back();
       for (const uint32_t capacity : group.capacities) {
         of_group.push_back(
             DispatchCost(ExpertGroupWork(config_, group.experts.size(), capacity, spec_, plan_.expert_weights), spec_));
         times.push_back(of_group.back().seconds);
+        energies.push_back(of_group.back().joules);
       }
     }
     layer_seconds_.emplace_back();
@@ -184,14 +190,17 @@ class Prefill {
 
     if (plan_.mode == OverflowMode::kPrune) Prune(plan);
     times_.clear();
-    for (const auto& seconds : seconds_[layer]) times_.push_back({seconds});
+    for (size_t group = 0; group < seconds_[layer].size(); ++group) {
+      times_.push_back({seconds_[layer][group], joules_[layer][group]});
+    }
     const double scatter = ExpertScatterSeconds(config_, spec_, tokens.size());
     Cpu(scatter);
     const RunOption other = beside == nullptr ? RunOption{} : RunOption{beside->OnNpu(), scatter + beside->copies};
-    ChooseRun(plan, loads_, times_, cpu_, plan_.per_run_capacity, /*spill=*/true, other, choice_);
+    ChooseRun(plan, loads_, times_, cpu_, plan_.per_run_capacity, /*spill=*/true, other, plan_.joule_price, choice_);
     RunOption fixed = other;
     for (const uint32_t expert : plan.cpu_experts) fixed.cpu += cpu_.Of(loads_[expert]);
-    out_.times.bound += router + SplitBound(choice_, fixed) + (beside == nullptr ? scatter : 0);
+    fixed.joules = fixed.cpu * cpu_.watts;
+    out_.times.bound += router + SplitBound(choice_, fixed, plan_.joule_price) + (beside == nullptr ? scatter : 0);
 
     const double begin = now_;
     const SideTimes sides = RunSides(layer, plan);
@@ -331,7 +340,7 @@ class Prefill {
   const RoutedPrompt& prompt_;
   CpuTimes cpu_;
   std::vector<std::vector<std::vector<Cost>>> costs_;      // [layers][groups][capacities]
-  std::vector<std::vector<std::vector<double>>> seconds_;  // likewise
+  std::vector<std::vector<std::vector<double>>> seconds_, joules_;  // likewise
   std::vector<LayerPrograms> layer_seconds_;               // [layers], at first sums over units
   std::vector<uint32_t> loads_;
   std::vector<GroupTimes> times_;
