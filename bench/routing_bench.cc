@@ -97,7 +97,7 @@ void UsePlan(size_t group_size, Layer& layer) {
     }
     layer.plan.groups.push_back(std::move(group));
   }
-  for (const auto& seconds : layer.npu_seconds) layer.times.push_back({seconds});
+  for (const auto& seconds : layer.npu_seconds) layer.times.push_back({seconds, {}});
   layer.cpu = {CpuExpertCost(1, 2 * expert_weights, 0, spec).seconds,
                CpuExpertCost(1, 0, expert_weights, spec).seconds};
 }

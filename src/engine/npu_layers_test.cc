@@ -350,6 +350,61 @@ TEST_P(NpuLayersTest, ChosenExpertsAreTheCpusUpToNearTies) {
   RecordProperty("near_ties_flipped", static_cast<int>(flips));
 }
 
+// All experts on the CPU, all attention on the NPU: in halves they overlap, and nothing else changes.
+TEST_P(NpuLayersTest, AWavefrontComputesTheSameInLessTime) {
+  Plan plan;
+  plan.npu = "m2-max";
+  plan.chunk_tokens = 32;
+  plan.kv_buckets = {0, 64, 128};
+  plan.moe_batch_tokens = kTokens;
+  plan.layers.resize(config().n_layers);
+  for (uint32_t layer = 0; layer < config().n_layers; ++layer) {
+    for (uint32_t e = 0; config().IsMoeLayer(layer) && e < config().n_experts; ++e) {
+      plan.layers[layer].cpu_experts.push_back(e);
+    }
+  }
+  NpuSpec spec = **FindSpec("m2-max");
+  RunReport in_turn, halves;
+  Logits(&plan, MakeSimulatedDevice(spec, 2), &in_turn);
+  // As if the experts of a tiny model took as long as its attention.
+  const double slower = in_turn.Attention().npu_seconds / in_turn.Experts().cpu_seconds;
+  spec.cpu_flops_per_second.value /= slower;
+  spec.cpu_bytes_per_second.value /= slower;
+  in_turn = {};
+  const auto one_after_the_other = Logits(&plan, MakeSimulatedDevice(spec, 2), &in_turn);
+  plan.order = PrefillOrder::kWavefront;
+  EXPECT_EQ(Logits(&plan, MakeSimulatedDevice(spec, 2), &halves), one_after_the_other);
+  EXPECT_EQ(halves.Attention().dispatches, in_turn.Attention().dispatches);
+  EXPECT_EQ(halves.Experts().rows_cpu, in_turn.Experts().rows_cpu);
+  EXPECT_NEAR(halves.Attention().npu_seconds, in_turn.Attention().npu_seconds, 1e-7);
+  EXPECT_EQ(in_turn.overlap_seconds, 0);
+  EXPECT_GT(halves.overlap_seconds, 0.2 * in_turn.prefill_seconds);
+  EXPECT_LT(halves.prefill_seconds, 0.95 * in_turn.prefill_seconds);  // few layers: the first and last step hide nothing
+}
+
+TEST_P(NpuLayersTest, AWavefrontSurvivesADeviceThatFailsAnywhere) {
+  const auto cpu = Logits(nullptr, nullptr);
+  Plan plan = RandomPlan(config(), 3);
+  plan.order = PrefillOrder::kWavefront;
+  plan.chunk_tokens = 32;
+  plan.moe_batch_tokens = kTokens;
+  plan.mode = OverflowMode::kExact;
+  for (LayerPlan& layer : plan.layers) layer.attention = AttentionPlace::kNpu;
+  RunReport good;
+  Logits(&plan, M2Max(), &good);
+  const uint64_t n_runs = good.Attention().dispatches + good.Experts().dispatches;
+  for (int good_runs = 0; static_cast<uint64_t>(good_runs) < n_runs; good_runs += 3) {
+    SCOPED_TRACE(good_runs);
+    RunReport report;
+    EXPECT_LE(MedianKl(cpu, Logits(&plan, std::make_unique<FlakyDevice>(M2Max(), 1000, good_runs), &report)), 1e-4);
+    EXPECT_FALSE(report.fallbacks.empty());
+    const StageReport experts = report.Experts();
+    uint64_t moe_layers = 0;
+    for (uint32_t layer = 0; layer < config().n_layers; ++layer) moe_layers += config().IsMoeLayer(layer);
+    EXPECT_EQ(experts.rows_used + experts.rows_spilled + experts.rows_cpu, moe_layers * kTokens * config().top_k);
+  }
+}
+
 // Chunks beyond the first read the cache: each of its types must reach the NPU as what it stands for.
 TEST_P(NpuLayersTest, EveryTypeOfCacheReachesTheNpu) {
   Plan plan = RandomPlan(config(), 1);

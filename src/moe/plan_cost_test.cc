@@ -45,6 +45,25 @@ TEST(ExpectedLoads, WhatIsNeededLastMakesRoom) {
   EXPECT_NEAR(cost.load_seconds, 11.0 / 6, 1e-9);
 }
 
+TEST(ExpectedLoads, AWavefrontLoadsInTheSecondHalfOfALayer) {
+  const std::vector<LayerPrograms> layers(3, LayerPrograms{{1000}, true, 1.5, 1.5});
+  const auto wait = [&](double seconds, PrefillOrder order) {
+    return ExpectedLoads(layers, LoadSpec(seconds, 2), order).wait_seconds;
+  };
+  EXPECT_NEAR(wait(1, PrefillOrder::kWavefront), 0, 1e-9);
+  EXPECT_NEAR(wait(2, PrefillOrder::kLayerMajor), 0, 1e-9);
+  EXPECT_GT(wait(2, PrefillOrder::kWavefront), 0.4);
+}
+
+TEST(NeighboursFit, CountsTwoLayersAtATime) {
+  std::vector<LayerPrograms> layers = Layers(3);
+  size_t n = 0;
+  for (const LayerPrograms& layer : layers) n = std::max(n, layer.bytes.size());
+  EXPECT_TRUE(NeighboursFit(layers, LoadSpec(1, 2 * n)));
+  EXPECT_FALSE(NeighboursFit(layers, LoadSpec(1, 2 * n - 1)));
+  EXPECT_TRUE(NeighboursFit(std::span(layers).first(1), LoadSpec(1, n)));
+}
+
 TEST(ExpectedLoads, NothingHidesWithoutRoomForTwoLayers) {
   // One program at a time: all but the very first are waited for.
   const LoadCost cost = ExpectedLoads(Layers(2), LoadSpec(1, 1), PrefillOrder::kLayerMajor);

@@ -121,7 +121,7 @@ TEST(Plan, AnotherVersionIsRefusedWithTheReason) {
   const auto read = ParsePlan(other.dump(), "p");
   ASSERT_FALSE(read.ok());
   EXPECT_EQ(read.error().code, Code::kUnsupported);
-  EXPECT_EQ(read.error().message, "p: plan version 7, wanted 2: make it anew");
+  EXPECT_EQ(read.error().message, "p: plan version 7, wanted 3: make it anew");
 }
 
 TEST(Plan, EveryTruncationIsAnError) {
@@ -179,6 +179,17 @@ TEST(CheckPlan, WantsUsableGroupsAndLengths) {
   Plan chunk = Small();
   chunk.chunk_tokens = 0;
   EXPECT_EQ(Problem(chunk), "plan: chunk_tokens 0 and moe_batch_tokens 1024, wanted above 0");
+}
+
+TEST(FirstHalf, HoldsWholeChunksAndTheOddOne) {
+  const auto first = [](uint32_t tokens) { return FirstHalf(PrefillOrder::kWavefront, 32, tokens); };
+  EXPECT_EQ(first(1), 1u);
+  EXPECT_EQ(first(32), 32u);
+  EXPECT_EQ(first(33), 32u);
+  EXPECT_EQ(first(64), 32u);
+  EXPECT_EQ(first(65), 64u);
+  EXPECT_EQ(first(4096), 2048u);
+  EXPECT_EQ(FirstHalf(PrefillOrder::kLayerMajor, 32, 4096), 4096u);
 }
 
 }  // namespace

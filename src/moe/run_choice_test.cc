@@ -19,7 +19,7 @@ struct Case {
 
   std::vector<GroupTimes> Groups() const {
     std::vector<GroupTimes> groups;
-    for (const auto& t : times) groups.push_back({t});
+    for (const auto& t : times) groups.push_back({t, {}});
     return groups;
   }
 };
@@ -35,10 +35,10 @@ Case Small(std::vector<uint32_t> loads) {
   return c;
 }
 
-RunChoice Choose(const Case& c, bool dynamic = true, bool spill = true) {
+RunChoice Choose(const Case& c, bool dynamic = true, bool spill = true, const RunOption& beside = {}) {
   RunChoice choice;
   const auto groups = c.Groups();
-  ChooseRun(c.layer, c.loads, groups, c.cpu, dynamic, spill, {}, 0, choice);
+  ChooseRun(c.layer, c.loads, groups, c.cpu, dynamic, spill, beside, 0, choice);
   return choice;
 }
 
@@ -76,6 +76,40 @@ TEST(ChooseRun, GroupWithoutAProgramGoesToTheCpu) {
   }
 }
 
+TEST(ChooseRun, CountsWhatTheSidesDoBesides) {
+  const Case c = Small({10, 10, 10, 10, 0});  // a group takes 1 s on the NPU, 2.1 s on the CPU
+  const auto with = [&](double npu, double cpu) {
+    RunChoice choice;
+    ChooseRun(c.layer, c.loads, c.Groups(), c.cpu, true, true, {npu, cpu, 0}, 0, choice);
+    return choice;
+  };
+  EXPECT_EQ(with(0, 0).capacity_index, (std::vector<uint32_t>{0, 0}));
+  const RunChoice busy_npu = with(3, 0);  // 3 + 1 beside 2.1
+  EXPECT_EQ(std::ranges::count(busy_npu.capacity_index, kGroupOnCpu), 1);
+  EXPECT_DOUBLE_EQ(busy_npu.npu_seconds, 4);
+  EXPECT_DOUBLE_EQ(busy_npu.cpu_seconds, 2.1);
+  const RunChoice busy_cpu = with(3, 5);
+  EXPECT_EQ(busy_cpu.capacity_index, (std::vector<uint32_t>{0, 0}));
+  EXPECT_DOUBLE_EQ(busy_cpu.cpu_seconds, 5);
+}
+
+TEST(ChooseRun, PaysForJoules) {
+  Case c = Small({10, 10, 1, 0, 0});  // the second group: 1 s on the NPU, 0.15 s on the CPU beside the first
+  c.cpu.watts = 20;
+  const std::vector<double> joules{2.0};
+  const auto at = [&](double price) {
+    RunChoice choice;
+    const std::vector<GroupTimes> groups{{c.times[0], joules}, {c.times[1], joules}};
+    ChooseRun(c.layer, c.loads, groups, c.cpu, true, true, {}, price, choice);
+    return choice;
+  };
+  EXPECT_EQ(at(0).capacity_index, (std::vector<uint32_t>{0, kGroupOnCpu}));
+  EXPECT_DOUBLE_EQ(at(0).joules, 2 + 0.15 * 20);
+  EXPECT_EQ(at(0.5).capacity_index[1], kGroupOnCpu);  // a joule saved, a second lost
+  EXPECT_EQ(at(2).capacity_index, (std::vector<uint32_t>{0, 0}));
+  EXPECT_DOUBLE_EQ(at(2).joules, 4);
+}
+
 TEST(ChooseRun, LeavesNothingBehindForTheNextCall) {
   RunChoice choice;
   const Case large = Small({10, 10, 1, 0, 3}), empty = Small({0, 0, 0, 0, 0});
@@ -89,12 +123,12 @@ TEST(ChooseRun, LeavesNothingBehindForTheNextCall) {
 }
 
 // Every combination of options, for the best longer side.
-double Enumerate(const Case& c) {
+double Enumerate(const Case& c, const RunOption& beside) {
   const size_t n = c.layer.groups.size();
   std::vector<size_t> pick(n, 0);
   double best = 1e300;
   while (true) {
-    double npu = 0, cpu = 0;
+    double npu = beside.npu, cpu = beside.cpu;
     for (const uint32_t expert : c.layer.cpu_experts) cpu += c.cpu.Of(c.loads[expert]);
     for (size_t g = 0; g < n; ++g) {
       const ExpertGroup& group = c.layer.groups[g];
@@ -137,8 +171,10 @@ TEST(ChooseRun, IsCloseToTheBestOfAllCombinations) {
       c.layer.groups.push_back(group);
       c.times.push_back(times);
     }
-    const RunChoice choice = Choose(c);
-    const double best = Enumerate(c);
+    RunOption beside;
+    if (i % 2 == 1) beside = {random.Uniform(), random.Uniform() / 2, 0};
+    const RunChoice choice = Choose(c, true, true, beside);
+    const double best = Enumerate(c, beside);
     if (best == 0) continue;
     const double ratio = std::max(choice.npu_seconds, choice.cpu_seconds) / best;
     worst = std::max(worst, ratio);

@@ -76,7 +76,7 @@ TEST(SimulatePrefill, StagesAddUpAndTheLongerSideCounts) {
   EXPECT_DOUBLE_EQ(ran.times.npu_busy, one.Dispatch(3, 64));
   // Packing before and unpacking after the only group hide behind nothing.
   const double rows = 120, f32 = 4, f16 = 2;
-  EXPECT_NEAR(ran.times.pack, 2 * rows * one.config.dim * (f32 + f16) / one.spec.copy_bytes_per_second.value, 1e-12);
+  EXPECT_NEAR(ran.times.pack, rows * one.config.dim * (f32 + 3 * f16) / one.spec.copy_bytes_per_second.value, 1e-12);
   EXPECT_DOUBLE_EQ(ran.times.attention, CpuAttentionSeconds(one.config, one.spec, true, 64, 0));
   EXPECT_GE(ran.times.Seconds(), ran.times.bound);
   EXPECT_EQ(ran.times.load, 0);
@@ -125,6 +125,59 @@ TEST(SimulatePrefill, ChunkMajorPaysForEveryChunk) {
   EXPECT_EQ(both.rows.npu, 2 * first.rows.npu);
   EXPECT_NEAR(both.times.experts, 2 * first.times.experts, 1e-12);
   EXPECT_GT(both.times.attention, 2 * first.times.attention);  // the second chunk sees the first
+}
+
+// Two layers, two chunks: every half's experts stand beside the other half's attention, all of it by hand.
+TEST(SimulatePrefill, AWavefrontHidesExpertsBesideTheOtherHalfsAttention) {
+  OneLayer one({40, 30, 50, 8});
+  one.config.n_layers = 2;
+  one.config.dense_layer.assign(2, false);
+  one.prompt.loads = {{{40, 30, 50, 8}, {20, 20, 44, 44}}, {{10, 10, 100, 8}, {64, 64, 0, 0}}};
+  one.prompt.n_tokens = 128;
+  one.plan.moe_batch_tokens = 128;
+  one.plan.kv_buckets = {0, 64};
+  one.plan.per_run_capacity = false;
+  one.plan.layers.resize(2);
+  for (LayerPlan& layer : one.plan.layers) {
+    layer.groups = {{{0, 1, 2}, {128}}};
+    layer.cpu_experts = {3};
+  }
+  const SimulatedPrefill in_turn = one.Run();
+  one.plan.order = PrefillOrder::kWavefront;
+  const SimulatedPrefill halves = one.Run();
+
+  const auto attention = [&](uint64_t first, uint64_t last) {
+    return ExpectedAttentionCost(one.config, one.spec, AttentionPlace::kNpu, true, 64, first, last,
+                                 one.plan.kv_buckets, WeightFormat::kFp16)
+               .npu_seconds +
+           AttentionCopySeconds(one.config, one.spec, static_cast<double>(last - first));
+  };
+  const double copy = one.spec.copy_bytes_per_second.value, dim = one.config.dim;
+  const double router = 2 * 64.0 * 4 * 4 / copy, scatter = ExpertScatterSeconds(one.config, one.spec, 64);
+  const auto step = [&](double rows, double cpu_rows, double beside, double copies) {
+    const double pack = rows * dim * 6 / copy, unpack = rows * dim * 4 / copy, cpu = one.CpuSeconds(cpu_rows);
+    const double group = pack + one.Dispatch(3, 128);
+    const double own = std::max(cpu + pack, group) + unpack + scatter + copies;
+    return router + std::max(own, group + beside);
+  };
+  const double first = attention(0, 64), second = attention(64, 128);
+  const double copies = AttentionCopySeconds(one.config, one.spec, 64);
+  const double wanted = first + step(120, 8, second, copies) + step(120, 8, first, copies) +
+                        step(84, 44, second, copies) + step(128, 0, 0, 0);
+  EXPECT_NEAR(halves.times.Seconds() - halves.times.output, wanted, 1e-9);
+  EXPECT_EQ(halves.rows.assigned, in_turn.rows.assigned);
+  EXPECT_EQ(halves.rows.npu + halves.rows.spilled + halves.rows.cpu, halves.rows.assigned);
+  EXPECT_EQ(halves.n_dispatches, 4u);
+  EXPECT_LE(halves.times.bound, halves.times.Seconds());
+}
+
+TEST(SimulatePrefill, AWavefrontOfOneChunkIsABatch) {
+  OneLayer one({40, 30, 50, 8});
+  one.plan.layers[0].groups = {{{0, 1}, {32, 64}}, {{2}, {64}}};
+  one.plan.layers[0].cpu_experts = {3};
+  const SimulatedPrefill whole = one.Run();
+  one.plan.order = PrefillOrder::kWavefront;
+  EXPECT_EQ(one.Run().times.Seconds(), whole.times.Seconds());
 }
 
 TEST(SimulatePrefill, ZonesOfTheDrawnLayerLieInIt) {
