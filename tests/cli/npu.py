@@ -19,6 +19,10 @@ class Npu(Case):
             npu = self.json_of(*NPU, "--placement", placement, "--npu-chunk", "64")
             self.assertEqual(npu["tokens"], cpu["tokens"], placement)
             self.assertEqual(npu["npu"]["fallbacks"], {}, placement)
+        for order in ("layer-major", "wavefront"):
+            npu = self.json_of(*NPU, "--order", order, "--npu-chunk", "32")
+            self.assertEqual(npu["tokens"], cpu["tokens"], order)
+            self.assertEqual(npu["npu"]["fallbacks"], {}, order)
 
     def test_weight_formats(self):
         args = [*NPU, "--placement", "base", "--npu-chunk", "64"]

@@ -17,7 +17,8 @@ class Simulate(Case):
         text = self.ok("simulate", MODEL, "--seeds", "1", "--npu", "m4-max", "--placement", "ours,npumoe").text()
         self.assertIn("simulated", text.splitlines()[0])
         self.assertIn("m4-max", text.splitlines()[0])
-        self.assertTrue(text.endswith("seconds, simulated on m4-max\n"))
+        self.assertIn("\nseconds, simulated on m4-max\n", text)
+        self.assertRegex(text.splitlines()[-1], "order of ours: (layer-major|wavefront, )")
         rows = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")]
         self.assertEqual(rows, ["placement", "ours", "all", "placement", "ours", "all"])
 
@@ -49,6 +50,15 @@ class Simulate(Case):
         self.ok("simulate", MODEL, "--seeds", "1", "--placement", "ours", "--objective", "time,energy", "--sweep", path)
         with open(path, encoding="utf-8") as file:
             self.assertEqual([r["placements"][0]["objective"] for r in json.load(file)], ["time", "energy"])
+
+    def test_orders(self):
+        orders = {order: self.report("--placement", "ours", "--order", order)["placements"][0]
+                  for order in ("layer-major", "wavefront")}
+        for order, placement in orders.items():
+            self.assertEqual(placement["order"], order)
+            self.assertEqual(placement["dropped"]["mean"], 0)
+        # Attention and experts at the same time.
+        self.assertLess(orders["wavefront"]["ttft_seconds"]["mean"], orders["layer-major"]["ttft_seconds"]["mean"])
 
     def test_a_config_and_statistics_from_files(self):
         config = self.dir / "config.json"
@@ -87,6 +97,7 @@ class Simulate(Case):
             ([MODEL, "--npu", "m9"], "m9"),
             ([MODEL, "--placement", "best"], "best"),
             ([MODEL, "--objective", "speed"], "speed"),
+            ([MODEL, "--order", "chunk-major"], "order: 'chunk-major' is unknown, wanted one of auto, layer-major, wavefront"),
             ([MODEL, "--routing", "zipf:"], "wanted zipf:S or zipf:S,DRIFT"),
             ([MODEL, "--chunk", "300"], "chunk 300: wanted a multiple of 32"),
             ([MODEL, "--moe-batch", "300"], "MoE batch 300: wanted a multiple of the chunk of 256 tokens"),
