@@ -85,8 +85,9 @@ void AttentionBlock::PrepareHeads(const LayerWeights& weights, size_t token, siz
 void AttentionBlock::Run(const LayerWeights& weights, const KvView& kv, size_t first_position, MatView x, MatView y,
                          size_t first_row) {
   const size_t n_tokens = x.rows;
+  // Keys and values of a few heads are one task, and a long one: it comes first, so that short ones fill up the end.
   const MatMulJob projections[] = {
-      {x, weights.wq, q_.Rows(n_tokens)}, {x, weights.wk, k_.Rows(n_tokens)}, {x, weights.wv, v_.Rows(n_tokens)}};
+      {x, weights.wk, k_.Rows(n_tokens)}, {x, weights.wv, v_.Rows(n_tokens)}, {x, weights.wq, q_.Rows(n_tokens)}};
   compute_.matmul.Run(projections);
   compute_.ForRows(n_tokens, [&](size_t token) {
     PrepareHeads(weights, token, first_row);

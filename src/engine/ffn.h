@@ -17,6 +17,7 @@
 namespace npumoe {
 
 class RoutingObserver;
+struct ActivationRange;
 
 // Slots [begin, end) of one expert.
 struct SlotRange {
@@ -45,16 +46,18 @@ class Ffn {
   std::span<uint32_t> chosen_experts(size_t n_tokens) { return std::span(experts_).first(n_tokens * config_.top_k); }
   std::span<float> chosen_weights(size_t n_tokens) { return std::span(weights_).first(n_tokens * config_.top_k); }
   void Redispatch(size_t n_tokens);
-  void RunSlots(const LayerWeights& weights, MatView x, std::span<const SlotRange> ranges);  // ranges: [n_experts]
-  std::span<float> SlotOutput(size_t slot) { return packed_out_.Row(slot); }                 // [dim]
-  // y += weighted outputs of all slots, and the shared expert of x. With `device`, the outputs of slots that it counts
-  // are its fp16 rows.
+  // Outputs of the slots of `ranges` [n_experts]; with `shared`, of the shared expert too, if the model has one. A
+  // Combine wants the shared expert's of exactly one call.
+  void RunSlots(const LayerWeights& weights, MatView x, std::span<const SlotRange> ranges, bool shared);
+  std::span<float> SlotOutput(size_t slot) { return slots_out_.Row(slot); }  // [dim]
+  // y += weighted outputs of all slots in order of choice, then the shared expert's. With `device`, the outputs of
+  // slots that it counts are its fp16 rows.
   struct DeviceRows {
     std::span<const ExpertOutput> experts;  // [n_experts]
     const uint16_t* halves = nullptr;       // [slots, dim]
     float scale = 1;                        // of what the halves hold
   };
-  void Combine(const LayerWeights& weights, MatView x, MatView y, const DeviceRows* device = nullptr);
+  void Combine(MatView y, const DeviceRows* device = nullptr);
 
   // From now on Run shows `observer` what it does; nullptr ends it. Borrowed. Not for callers of the parts: all slots
   // of a dispatch must be computed here.
@@ -63,27 +66,38 @@ class Ffn {
   size_t scratch_bytes() const;
 
  private:
-  void RunDense(const TensorView& w_gate, const TensorView& w_up, const TensorView& w_down, MatView x, MatView out);
+  // One gated FFN over some rows of x: an expert, the shared expert, or a dense layer.
+  struct Part {
+    const TensorView *w_gate, *w_up, *w_down;
+    ConstMatView x;        // [part's rows, dim]
+    const uint32_t* rows;  // which rows of x they are, or nullptr: the first ones
+    MatView gate, up;      // [part's rows, width]
+    MatView out;           // [part's rows, dim]
+  };
+
+  void RunDense(const LayerWeights& weights, MatView x, MatView y);
+  void AddExperts(const LayerWeights& weights, MatView x, std::span<const SlotRange> ranges);
+  void AddWhole(const TensorView& w_gate, const TensorView& w_up, const TensorView& w_down, size_t first, MatView x);
+  void RunParts(const LayerWeights& weights, MatView x, bool gate_shared);
   // Whether the products of gate and up end in SwiGLU.
-  bool Fused(const TensorView& w_gate, const TensorView& w_up) const;
-  void SeeGateUp(MatView gate, MatView up);  // before the activation
-  void RunShared(const LayerWeights& weights, MatView x, MatView y);
-  template <typename Body>
-  void ForSlots(std::span<const SlotRange> ranges, const Body& body);
-  void Multiply(const LayerWeights& weights, std::span<const SlotRange> ranges, bool down);
+  bool Fused(const Part& part) const;
+  void SeeParts(float ActivationRange::*stage, MatView Part::*values);
 
   const ModelConfig& config_;
   Compute& compute_;
-  RowBuffer gate_, up_;            // [tokens, ffn_dim] or [slots, expert_dim]
-  RowBuffer dense_out_;            // [tokens, dim], dense FFN or shared expert
-  RowBuffer router_logits_;        // [tokens, n_experts]
-  RowBuffer route_scratch_;        // [tokens, n_experts]
-  RowBuffer packed_, packed_out_;  // [slots, dim]
+  RowBuffer gate_, up_;      // [tokens, ffn_dim], or [slots, expert_dim] and behind it [tokens, shared_expert_dim]
+  RowBuffer whole_out_;      // [tokens, dim], dense FFN or shared expert
+  RowBuffer shared_scale_;   // [tokens, 1] of the shared expert, where it has a gate
+  RowBuffer router_logits_;  // [tokens, n_experts]
+  RowBuffer route_scratch_;  // [tokens, n_experts]
+  RowBuffer slots_out_;      // [slots, dim]
   std::vector<uint32_t> experts_;  // [tokens, top_k]
   std::vector<float> weights_;     // [tokens, top_k]
   std::vector<SlotRange> all_;     // [n_experts] every slot
+  std::vector<uint32_t> tokens_;   // [slots] as in the dispatch
   Dispatch dispatch_;
   Scatter scatter_;
+  std::vector<Part> parts_;
   std::vector<MatMulJob> jobs_;
   RoutingObserver* observer_ = nullptr;
 };

@@ -77,7 +77,7 @@ Status Forward::Run(std::span<const int32_t> tokens, size_t first_position, cons
   }
   if (rows == LogitRows::kNone) return Ok{};
   const Part last = PartOf(tokens.size() - n_logit_rows, n_logit_rows, first_position);
-  NM_TRY(CheckFinite(last.x, config_.n_layers - 1, last.first_position));
+  NM_TRY(CheckRows(last.x, config_.n_layers - 1, last.first_position, [](size_t) {}));
   WriteLogits(last.x, logits);
   return Ok{};
 }
@@ -145,8 +145,7 @@ void Forward::AttentionOf(uint32_t layer, const Part& part, const KvCache& kv, N
 
 Status Forward::FeedForwardOf(uint32_t layer, const Part& part, NpuLayers* npu, const NpuLayers::AttentionRows* other) {
   const LayerWeights& weights = weights_.layers[layer];
-  NM_TRY(CheckFinite(part.x, layer, part.first_position));
-  NormRows(part.x, weights.ffn_norm, weights.ffn_norm_bias, part.normed);
+  NM_TRY(CheckAndNormRows(part, weights.ffn_norm, weights.ffn_norm_bias, layer));
   const bool on_npu = npu != nullptr && config_.IsMoeLayer(layer);
   if (on_npu) {
     NM_TRY(npu->Experts(layer, part.normed, part.x, other));
@@ -177,13 +176,14 @@ void Forward::SeeChoices(uint32_t layer, size_t first_position, size_t n_tokens,
   choices_->See(layer, first_position, got_);
 }
 
-Status Forward::CheckFinite(MatView x, uint32_t layer, size_t first_position) {
-  // Broken weights would otherwise end as plausible text. The scan reads what the norm reads next anyway.
+template <typename Body>
+Status Forward::CheckRows(MatView x, uint32_t layer, size_t first_position, const Body& body) {
+  // Broken weights would otherwise end as plausible text.
   std::atomic<size_t> first_bad{x.rows};
   compute_.ForRows(x.rows, [&](size_t row) {
     uint32_t top = 0;  // largest exponent field; all ones means infinity or NaN
     for (size_t i = 0; i < x.cols; ++i) top = std::max(top, std::bit_cast<uint32_t>(x.Row(row)[i]) & 0x7f800000u);
-    if (top != 0x7f800000u) return;
+    if (top != 0x7f800000u) return body(row);
     size_t seen = first_bad.load();
     while (row < seen && !first_bad.compare_exchange_weak(seen, row)) {
     }
@@ -193,10 +193,17 @@ Status Forward::CheckFinite(MatView x, uint32_t layer, size_t first_position) {
                    first_position + first_bad.load());
 }
 
+Status Forward::CheckAndNormRows(const Part& part, const TensorView& weight, const TensorView& bias, uint32_t layer) {
+  return CheckRows(part.x, layer, part.first_position,
+                   [&](size_t row) { NormOne(part.x, row, weight, bias, part.normed); });
+}
+
+void Forward::NormOne(MatView x, size_t row, const TensorView& weight, const TensorView& bias, MatView normed) const {
+  NormRow(config_, {x.Row(row), x.cols}, weight, bias, {normed.Row(row), normed.cols});
+}
+
 void Forward::NormRows(MatView x, const TensorView& weight, const TensorView& bias, MatView normed) {
-  compute_.ForRows(x.rows, [&](size_t row) {
-    NormRow(config_, {x.Row(row), x.cols}, weight, bias, {normed.Row(row), normed.cols});
-  });
+  compute_.ForRows(x.rows, [&](size_t row) { NormOne(x, row, weight, bias, normed); });
 }
 
 void Forward::WriteLogits(MatView x, std::span<float> logits) {

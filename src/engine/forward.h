@@ -68,16 +68,20 @@ class Forward {
 
  private:
   void Embed(std::span<const int32_t> tokens);
-  // Fails when a value of x is NaN or infinite, naming layer and position.
-  Status CheckFinite(MatView x, uint32_t layer, size_t first_position);
   // Tokens of the pass, at `first_position`, from its row `first_row` on.
   struct Part {
     size_t first_row = 0, first_position = 0;
     MatView x, normed;  // [tokens, dim]
   };
   Part PartOf(size_t first_row, size_t n_rows, size_t first_position);
+  // body(row) for every row of x. Fails when a value of x is NaN or infinite, naming layer and position.
+  template <typename Body>
+  Status CheckRows(MatView x, uint32_t layer, size_t first_position, const Body& body);
   // normed = norm(x).
   void NormRows(MatView x, const TensorView& weight, const TensorView& bias, MatView normed);
+  void NormOne(MatView x, size_t row, const TensorView& weight, const TensorView& bias, MatView normed) const;
+  // Both at once, while a row is in the first-level cache.
+  Status CheckAndNormRows(const Part& part, const TensorView& weight, const TensorView& bias, uint32_t layer);
   void AttentionOf(uint32_t layer, const Part& part, const KvCache& kv, NpuLayers* npu);
   // Of a layer of which attention is done. `other` then goes through attention, with an NPU at the same time.
   Status FeedForwardOf(uint32_t layer, const Part& part, NpuLayers* npu, const NpuLayers::AttentionRows* other = nullptr);

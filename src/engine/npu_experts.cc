@@ -56,7 +56,7 @@ Status NpuExperts::Run(uint32_t layer, MatView x, MatView y, Beside* beside) {
     // From here on this thread leaves clock and programs to the one beside.
     if (beside != nullptr) beside_.Submit([this, beside] { beside->done = beside->run(groups_end_); });
   });
-  ffn_.RunSlots(weights, x, cpu_ranges_);
+  ffn_.RunSlots(weights, x, cpu_ranges_, /*shared=*/true);
   const std::optional<Nanos> cpu_end = clock_.RealNow();
   packer_.Wait();
   const double last_unpack = UnpackLast(layer);
@@ -64,7 +64,7 @@ Status NpuExperts::Run(uint32_t layer, MatView x, MatView y, Beside* beside) {
   const bool all_ran = std::ranges::all_of(jobs_, [](const Job& job) { return job.ran->ok(); });
   const auto combine = [&] {
     const Ffn::DeviceRows device{on_device_, halves_.data(), plan_.layers[layer].expert_scale};
-    ffn_.Combine(weights, x, y, &device);
+    ffn_.Combine(y, &device);
   };
   if (all_ran) combine();
   std::optional<Nanos> combine_end = clock_.RealNow();
@@ -295,7 +295,7 @@ void NpuExperts::RepeatOnCpu(uint32_t layer, const LayerWeights& weights, MatVie
     }
     MoveToCpu(layer, job.group);
   }
-  ffn_.RunSlots(weights, x, cpu_ranges_);
+  ffn_.RunSlots(weights, x, cpu_ranges_, /*shared=*/false);
   clock_.CpuWork(CpuSeconds(weights), stage, fmt::format("layer {} experts again", layer));
 }
 

@@ -38,7 +38,7 @@ void RoutingObserver::SeeChoices(std::span<const uint32_t> choices) {
 }
 
 void RoutingObserver::SeeOutputs(const Dispatch& dispatch, ConstMatView outputs) {
-  See(&ActivationRange::expert_out, outputs);
+  row_values_.resize(std::max(row_values_.size(), outputs.rows));
   compute_.ForRows(outputs.rows, [&](size_t row) {
     const float* x = outputs.Row(row);
     double sum = 0;

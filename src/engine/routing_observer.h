@@ -36,7 +36,7 @@ class RoutingObserver {
   // Widens a stage of the current layer's range by the largest absolute value.
   void See(float ActivationRange::*stage, ConstMatView values);
   void SeeChoices(std::span<const uint32_t> choices);               // [tokens, top_k]
-  void SeeOutputs(const Dispatch& dispatch, ConstMatView outputs);  // [slots, dim]
+  void SeeOutputs(const Dispatch& dispatch, ConstMatView outputs);  // [slots, dim], for their norms
 
  private:
   Compute& compute_;

@@ -236,7 +236,7 @@ void RunBf16StripTarget(const StripArgs& args, bool prepared) {
   NM_DCHECK(args.x.rows <= kBf16PanelRows);
   const Scratch scratch = LayOut(args.scratch);
   for (size_t r = 0; r < args.x.rows && !prepared; ++r) {
-    RoundRow(args.x.Row(r), args.x.cols, scratch.x + r * Pitch(args.x.cols));
+    RoundRow(args.XRow(r), args.x.cols, scratch.x + r * Pitch(args.x.cols));
   }
   size_t n = 0;
   if (args.x.rows <= kDirectRows) {

@@ -140,8 +140,9 @@ template <typename Dot, typename Block>
 void Prepare(const StripArgs& args, typename Dot::X* out) {
   const size_t n_blocks = args.x.cols / 32, pitch = NarrowPitch(n_blocks);
   for (size_t r = 0; r < args.x.rows; ++r) {
+    const float* const x = args.XRow(r);
     for (size_t b = 0; b < n_blocks; ++b) {
-      QuantizeBlock<Dot, Format<Block>::kGroups>(args.x.Row(r) + 32 * b, kZeroOf<Block, Dot::kSigned>,
+      QuantizeBlock<Dot, Format<Block>::kGroups>(x + 32 * b, kZeroOf<Block, Dot::kSigned>,
                                                  out + r * pitch + b);
     }
   }

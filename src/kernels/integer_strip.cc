@@ -158,7 +158,7 @@ HWY_NOINLINE void MultiplyStrip(const StripArgs& args, bool prepared) {
   const size_t n_blocks = args.x.cols / 32;
   const Scratch<kBytes> scratch = LayOut<kBytes>(args.scratch);
   for (size_t r = 0; r < args.x.rows && !prepared; ++r) {
-    const float* x = args.x.Row(r);
+    const float* x = args.XRow(r);
     XBlock<kBytes>* out = scratch.x + r * Pitch(n_blocks);
     for (size_t b = 0; b < n_blocks; ++b) {
       QuantizeBlock<Format<Block>::kGroups>(x + 32 * b, Format<Block>::kZero, out + b);

@@ -22,6 +22,11 @@ constexpr size_t kTasksPerThread = 4;
 constexpr size_t kFinest = 3;
 constexpr size_t kFinestF32 = 2;
 
+// Weight rows of a task that ends in SwiGLU, at most, where what it multiplies by stays in the thread's own buffer:
+// with the widest panel 400 KiB, for a second-level cache of 1 MiB.
+constexpr size_t kMaxSwiGluStripRows = 1024;
+constexpr size_t kSwiGluPitch = kMaxSwiGluStripRows + 16;  // rows of a power of two apart would share a cache set
+
 // Which kernel computes a product.
 enum class Path { kF32, kBlas, kBf16, kInteger };
 
@@ -34,7 +39,7 @@ Path PathOf(const MatMulJob& job, Activations activations) {
 // Whether b is done strip by strip with a: gate and up, keys and values.
 bool SameWork(const MatMulJob& a, const MatMulJob& b) {
   return a.x.data == b.x.data && a.x.rows == b.x.rows && a.x.cols == b.x.cols && a.x.stride == b.x.stride &&
-         a.w.dtype == b.w.dtype && a.y.cols == b.y.cols && a.blas == b.blas;
+         a.rows == b.rows && a.w.dtype == b.w.dtype && a.y.cols == b.y.cols && a.blas == b.blas;
 }
 
 // How many of the first jobs are done strip by strip together: all that read the same activations with weights of one
@@ -43,7 +48,10 @@ size_t TogetherWithFirst(std::span<const MatMulJob> jobs, Activations activation
   const Path path = PathOf(jobs[0], activations);
   const bool floats = path == Path::kF32 || path == Path::kBlas;
   size_t n = 1;
-  while (n < jobs.size() && (!floats || jobs[n - 1].swiglu) && SameWork(jobs[0], jobs[n])) ++n;
+  while (n < jobs.size() && (!floats || jobs[n - 1].swiglu) && SameWork(jobs[0], jobs[n])) {
+    if (jobs[n].swiglu && !jobs[0].swiglu) break;  // they are cut differently
+    ++n;
+  }
   return n;
 }
 
@@ -66,15 +74,19 @@ size_t EvenPart(size_t n, size_t most, size_t step) { return CeilDiv(CeilDiv(n, 
 Cut CutJob(const MatMulJob& job, Activations activations, size_t fineness) {
   const size_t m = job.x.rows, n = job.y.cols;
   if (m == 0 || n == 0) return {};
+  const auto strip = [&](size_t most, size_t step) {
+    most >>= fineness;
+    return EvenPart(n, job.swiglu ? std::min(most, kMaxSwiGluStripRows) : most, step);
+  };
   Cut cut = {};
   switch (PathOf(job, activations)) {
     case Path::kInteger:
       cut.panel_rows = EvenPart(m, IntegerPanelRows(activations), kIntegerPanelStep);
-      cut.strip_rows = EvenPart(n, kMaxIntegerStripRows >> fineness, kIntegerStripStep);
+      cut.strip_rows = strip(kMaxIntegerStripRows, kIntegerStripStep);
       break;
     case Path::kBf16:
       cut.panel_rows = EvenPart(m, kBf16PanelRows, kBf16PanelStep);
-      cut.strip_rows = EvenPart(n, kMaxBf16StripRows >> fineness, kBf16StripStep);
+      cut.strip_rows = strip(kMaxBf16StripRows, kBf16StripStep);
       break;
     case Path::kBlas:  // cut by the job alone: so its bits depend on nothing else
       cut.panel_rows = m;
@@ -96,12 +108,22 @@ StripArgs TaskOf(const MatMulJob& job, const Cut& cut, size_t task) {
   const size_t row = task / cut.n_strips * cut.panel_rows;
   const size_t rows = std::min(cut.panel_rows, job.x.rows - row);
   const size_t first = task % cut.n_strips * cut.strip_rows;
-  return {.x = ConstMatView(job.x.Row(row), rows, job.x.cols, job.x.stride),
+  return {.x = ConstMatView(job.rows != nullptr ? job.x.data : job.x.Row(row), rows, job.x.cols, job.x.stride),
+          .rows = job.rows != nullptr ? job.rows + row : nullptr,
           .w = job.w,
           .row_bytes = job.x.cols / info.block_elems * info.block_bytes,
           .first = first,
           .n_rows = std::min(cut.strip_rows, job.y.cols - first),
           .y = MatView{job.y.Row(row), rows, job.y.cols, job.y.stride}};
+}
+
+// Where the second of two tasks that end in SwiGLU writes: not to memory that others share, for nobody reads it later.
+// Plain floats, whose panels have no limit, use what the job says.
+void UseBuffer(Path path, float* buffer, StripArgs& up) {
+  if (path == Path::kF32) return;
+  up.w.data += up.first * up.row_bytes;
+  up.first = 0;
+  up.y = {buffer, up.y.rows, up.n_rows, kSwiGluPitch};
 }
 
 // What two tasks of the same rows and columns have written.
@@ -124,17 +146,22 @@ struct MatMul::Impl {
   ThreadPool& pool;  // borrowed from the caller of the constructor
   size_t max_inner;
   Activations activations;
-  size_t scratch_floats;         // per thread, for any path
-  std::vector<Scratch> scratch;  // [n_threads]
+  size_t scratch_floats;         // per thread, for any path; a multiple of 16
+  std::vector<Scratch> scratch;  // [n_threads] that, and behind it [panel rows, kSwiGluPitch]
   std::vector<Cursor> cursors;   // [n_threads]
+
+  size_t all_floats() const {
+    return scratch_floats + std::max(IntegerPanelRows(activations), kBf16PanelRows) * kSwiGluPitch;
+  }
 };
 
 MatMul::MatMul(ThreadPool& pool, size_t max_inner, Activations activations)
     : impl_(new Impl{pool, max_inner, activations, 0, {}, {}}) {
-  impl_->scratch_floats = std::max({kStripScratchFloats, BlasScratchFloats(),
-                                    IntegerScratchFloats(max_inner, activations), Bf16ScratchFloats(max_inner)});
+  const size_t floats = std::max({kStripScratchFloats, BlasScratchFloats(),
+                                  IntegerScratchFloats(max_inner, activations), Bf16ScratchFloats(max_inner)});
+  impl_->scratch_floats = CeilDiv(floats, 16) * 16;
   for (size_t thread = 0; thread < pool.n_threads(); ++thread) {
-    impl_->scratch.push_back(MakeScratch(impl_->scratch_floats));
+    impl_->scratch.push_back(MakeScratch(impl_->all_floats()));
   }
   impl_->cursors.resize(pool.n_threads());
 }
@@ -170,11 +197,13 @@ void MatMul::Run(std::span<const MatMulJob> jobs) {
       cut = CutJob(jobs[cursor.job], impl.activations, fineness);
     }
     const size_t n_together = TogetherWithFirst(jobs.subspan(cursor.job), impl.activations);
+    const Path path = PathOf(jobs[cursor.job], impl.activations);
     for (size_t i = 0; i < n_together; ++i) {
-      const MatMulJob& job = jobs[cursor.job + i];
-      StripArgs args = TaskOf(job, cut, task - cursor.first_task);
+      StripArgs args = TaskOf(jobs[cursor.job + i], cut, task - cursor.first_task);
       args.scratch = impl.scratch[thread].get();
-      switch (PathOf(job, impl.activations)) {
+      const bool ends_swiglu = i > 0 && jobs[cursor.job + i - 1].swiglu;
+      if (ends_swiglu) UseBuffer(path, args.scratch + impl.scratch_floats, args);
+      switch (path) {
         case Path::kInteger:
           RunIntegerStrip(args, impl.activations, /*prepared=*/i > 0);
           break;
@@ -188,13 +217,11 @@ void MatMul::Run(std::span<const MatMulJob> jobs) {
           RunStrip(args);
           break;
       }
-      if (i > 0 && jobs[cursor.job + i - 1].swiglu) {
-        ApplySwiGlu(TaskOf(jobs[cursor.job + i - 1], cut, task - cursor.first_task), args);
-      }
+      if (ends_swiglu) ApplySwiGlu(TaskOf(jobs[cursor.job + i - 1], cut, task - cursor.first_task), args);
     }
   });
 }
 
-size_t MatMul::scratch_bytes() const { return impl_->scratch.size() * impl_->scratch_floats * sizeof(float); }
+size_t MatMul::scratch_bytes() const { return impl_->scratch.size() * impl_->all_floats() * sizeof(float); }
 
 }  // namespace npumoe

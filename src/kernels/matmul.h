@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 
@@ -14,13 +15,15 @@ namespace npumoe {
 
 // One product. `w` is [N, K]; x is [M, K]; y is [M, N], overwritten, must not alias x. M may be 0.
 // `swiglu`: the job after this one has the same x and a weight of the same shape and type, and when both are done y
-// becomes silu(y) * (y of that job), while both are still in a cache.
+// becomes silu(y) * (y of that job), while both are still in a cache. What that job's y holds then is not defined.
 // `blas`: may go to a BLAS (blas.h). Without, a row's bits never depend on M.
 struct MatMulJob {
   ConstMatView x;
   TensorView w;
   MatView y;
   bool swiglu = false;
+  // When not null, [M]: row i of the product is that of x.Row(rows[i]), and x.rows is M however many rows lie behind x.
+  const uint32_t* rows = nullptr;
   bool blas = true;
 };
 

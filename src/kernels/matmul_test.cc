@@ -262,18 +262,45 @@ TEST_P(MatMulTest, SwiGluAtTheEndGivesTheBitsOfSwiGluAfterwards) {
   MatMul matmul(pool, 512, activations_);
   Random random(14);
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kQ8_0, DType::kQ4_K}) {
-    for (const size_t m : {1u, 7u, 130u}) {
-      Product gate(random, dtype, m, 150, 512), up(random, dtype, m, 150, 512), other(random, dtype, m, 150, 512);
-      up.x = gate.x;
+    for (const auto& [m, n] : {std::pair{1u, 150u}, {7u, 150u}, {130u, 150u}, {9u, 2100u}}) {
+      Product gate(random, dtype, m, n, 256), up(random, dtype, m, n, 256), other(random, dtype, m, n, 256);
+      up.x = other.x = gate.x;
+      const std::vector<float> plain = RunAlone(matmul, other);
       std::vector<float> want = RunAlone(matmul, gate);
       std::vector<float> times = RunAlone(matmul, up);
-      for (size_t row = 0; row < m; ++row) SiluMul({&want[row * gate.n], gate.n}, {&times[row * gate.n], gate.n});
+      for (size_t row = 0; row < m; ++row) SiluMul({&want[row * n], n}, {&times[row * n], n});
+      // The first has the same activations and shape as the pair.
       MatMulJob jobs[] = {other.Job(), gate.Job(), up.Job()};
       jobs[1].swiglu = true;
-      jobs[2].x = jobs[1].x;
+      jobs[0].x = jobs[2].x = jobs[1].x;
       matmul.Run(jobs);
-      EXPECT_EQ(gate.Result(), want) << Info(dtype).name << " m " << m;
-      EXPECT_EQ(up.Result(), times) << Info(dtype).name << " m " << m;
+      EXPECT_EQ(gate.Result(), want) << Info(dtype).name << " m " << m << " n " << n;
+      EXPECT_EQ(other.Result(), plain) << Info(dtype).name << " m " << m << " n " << n;
+    }
+  }
+}
+
+TEST_P(MatMulTest, ChosenRowsGiveTheBitsOfThoseRows) {
+  ThreadPool pool(2);
+  MatMul matmul(pool, 256, activations_);
+  Random random(16);
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_K}) {
+    for (const size_t m : {1u, 5u, 130u}) {
+      Product all(random, dtype, 40, 70, 256), chosen(random, dtype, m, 70, 256);
+      chosen.w = all.w;
+      const std::vector<float> want = RunAlone(matmul, all);
+      std::vector<uint32_t> rows(m);
+      for (uint32_t& row : rows) row = static_cast<uint32_t>(random.Below(all.m));
+      MatMulJob job = chosen.Job();
+      job.x = {all.x.data(), m, all.k, all.x_stride()};
+      job.rows = rows.data();
+      matmul.Run({&job, 1});
+      const std::vector<float> got = chosen.Result();
+      for (size_t i = 0; i < m; ++i) {
+        for (size_t n = 0; n < all.n; ++n) {
+          ASSERT_EQ(got[i * all.n + n], want[rows[i] * all.n + n]) << Info(dtype).name << " m " << m << " row " << i;
+        }
+      }
     }
   }
 }

@@ -53,6 +53,12 @@ HWY_INLINE void PrefetchToken(const Tokens& tokens, size_t token, size_t channel
     }
   }
   for (size_t i = 0; i < kBlock; i += 16) hwy::Prefetch(tokens.y.Row(token) + channel + i);
+  if (job.whole.data == nullptr) return;
+  for (size_t i = 0; i < kBlock; i += 16) hwy::Prefetch(job.whole.Row(token) + channel + i);
+}
+
+HWY_INLINE float WholeScale(const ScatterJob& job, size_t token) {
+  return job.whole_scales.empty() ? 1.0f : job.whole_scales[token];
 }
 
 // y[0, n) += the token's choices, n <= kBlock.
@@ -68,6 +74,8 @@ HWY_INLINE void AddTail(const Tokens& tokens, size_t token, size_t channel, size
       y[i] += job.weight_of_choice[choice] * value;
     }
   }
+  if (job.whole.data == nullptr) return;
+  for (size_t i = 0; i < n; ++i) y[i] += WholeScale(job, token) * job.whole.Row(token)[channel + i];
 }
 
 HWY_INLINE void AddBlock(const Tokens& tokens, size_t token, size_t channel, float* HWY_RESTRICT y) {
@@ -93,6 +101,13 @@ HWY_INLINE void AddBlock(const Tokens& tokens, size_t token, size_t channel, flo
       for (size_t v = 0; v < kVectors; ++v) {
         sum[v] = hn::Add(sum[v], hn::Mul(weight, hn::LoadU(d, from + v * kLanes)));
       }
+    }
+  }
+  if (job.whole.data != nullptr) {
+    const auto weight = hn::Set(d, WholeScale(job, token));
+    const float* from = job.whole.Row(token) + channel;
+    for (size_t v = 0; v < kVectors; ++v) {
+      sum[v] = hn::Add(sum[v], hn::Mul(weight, hn::LoadU(d, from + v * kLanes)));
     }
   }
   for (size_t v = 0; v < kVectors; ++v) hn::StoreU(sum[v], d, y + v * kLanes);
@@ -125,19 +140,20 @@ HWY_EXPORT(ScatterTokens);
 
 void Scatter::Add(const ScatterJob& job, MatView y) {
   const size_t n_slots = job.slot_of_choice.size();
-  NM_DCHECK(job.expert_begin.size() == job.experts.size() + 1 && job.expert_begin.back() == n_slots);
+  NM_DCHECK(job.experts.empty() || job.expert_begin.size() == job.experts.size() + 1);
+  NM_DCHECK(job.experts.empty() || job.expert_begin.back() == n_slots);
   NM_DCHECK(job.weight_of_choice.size() == n_slots && y.rows * job.top_k == n_slots);
-  kinds_.resize(n_slots);
+  NM_DCHECK(job.whole.data == nullptr || (job.whole.rows == y.rows && job.whole.cols == y.cols));
+  kinds_.assign(n_slots, kRow);
   for (size_t expert = 0; expert < job.experts.size(); ++expert) {
-    const auto begin = kinds_.begin() + job.expert_begin[expert], end = kinds_.begin() + job.expert_begin[expert + 1];
+    const auto begin = kinds_.begin() + job.expert_begin[expert];
     const auto halves_end = begin + job.experts[expert].n_halves;
     const auto dropped_end = halves_end + job.experts[expert].n_dropped;
-    NM_DCHECK(dropped_end <= end);
+    NM_DCHECK(dropped_end <= kinds_.begin() + job.expert_begin[expert + 1]);
     std::fill(begin, halves_end, kHalf);
     std::fill(halves_end, dropped_end, kDropped);
-    std::fill(dropped_end, end, kRow);
   }
-  constexpr size_t kTokens = 32;  // per task
+  constexpr size_t kTokens = 16;  // per task
   pool_.ParallelFor((y.rows + kTokens - 1) / kTokens, [&](size_t task, size_t) {
     const size_t begin = task * kTokens;
     HWY_DYNAMIC_DISPATCH(ScatterTokens)({&job, kinds_.data(), begin, std::min(y.rows, begin + kTokens), y});

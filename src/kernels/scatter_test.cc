@@ -67,6 +67,13 @@ struct Case {
     for (uint16_t& half : halves) half = F32ToF16(static_cast<float>(random.Gaussian()));
     rows.resize(n_slots * dim);
     for (float& value : rows) value = static_cast<float>(random.Gaussian());
+    // What is added at the end: nothing, rows as they are, rows with scales.
+    if (random.Below(3) > 0) {
+      whole.resize(n_tokens * dim);
+      for (float& value : whole) value = static_cast<float>(random.Gaussian());
+      scales.resize(random.Below(2) * n_tokens);
+      for (float& scale : scales) scale = static_cast<float>(random.Gaussian());
+    }
     y.resize(n_tokens * (dim + 3));
     for (float& value : y) value = static_cast<float>(random.Gaussian());
   }
@@ -81,7 +88,12 @@ struct Case {
   ScatterJob Job() const {
     return {experts, expert_begin, slot_of_choice,
             weights, top_k,        halves.data(),
-            dim + 5, kScale,       {rows.data(), n_slots, dim, dim}};
+            dim + 5, kScale,       {rows.data(), n_slots, dim, dim},
+            Whole(), scales};
+  }
+
+  ConstMatView Whole() const {
+    return whole.empty() ? ConstMatView() : ConstMatView(whole.data(), whole.size() / dim, dim, dim);
   }
 
   // One choice after the other, one value after the other.
@@ -101,6 +113,10 @@ struct Case {
         out[choice / top_k * (dim + 3) + i] += product;
       }
     }
+    for (size_t i = 0; i < whole.size(); ++i) {
+      const float product = scales.empty() ? whole[i] : scales[i / dim] * whole[i];
+      out[i / dim * (dim + 3) + i % dim] += product;
+    }
     return out;
   }
 
@@ -110,7 +126,7 @@ struct Case {
   std::vector<ExpertOutput> experts;
   std::vector<uint16_t> halves;
   std::vector<uint32_t> expert_begin, slot_of_choice;
-  std::vector<float> weights, rows, y;
+  std::vector<float> weights, rows, whole, scales, y;
 };
 
 TEST_P(Scattering, MatchesPlainSumsToTheBitAtEveryTail) {
@@ -129,6 +145,20 @@ TEST_P(Scattering, DoesNotDependOnThreadsOrOtherTokens) {
   const std::vector<float> one = c.Run(1);
   EXPECT_EQ(one, c.Plain());
   EXPECT_EQ(c.Run(3), one);
+}
+
+TEST_P(Scattering, WithoutExpertsAllAreRowsAndWithoutChoicesOnlyTheWholeIsAdded) {
+  Random random(4);
+  Case c(20, 3, 8, 70, random);
+  for (ExpertOutput& output : c.experts) output = {};
+  const std::vector<float> want = c.Plain();
+  c.experts.clear();
+  EXPECT_EQ(c.Run(2), want);
+  std::vector<float> y = {1, 2, 3, 4, 5, 6};
+  const float whole[] = {10, 20, 30, 40, 50, 60};
+  ThreadPool pool(2);
+  Scatter(pool).Add({.whole = ConstMatView(whole, 2, 3, 3)}, {y.data(), 2, 3, 3});
+  EXPECT_EQ(y, (std::vector<float>{11, 22, 33, 44, 55, 66}));
 }
 
 TEST_P(Scattering, NoTokensAndManyExpertsAreFine) {

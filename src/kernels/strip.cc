@@ -56,9 +56,9 @@ void GroupOverPanel(const StripArgs& args, const float* const* w, size_t row, si
   while (row < end) {
     const size_t rows = std::min(end - row, kTileRows);
     const float* x[kTileRows];
-    for (size_t r = 0; r < rows; ++r) x[r] = args.x.Row(row + r) + k0;
-    // The next tile's activations are fetched meanwhile; the last tile fetches its own again.
-    const size_t ahead = row + 2 * kTileRows <= end ? kTileRows * args.x.stride : 0;
+    for (size_t r = 0; r < rows; ++r) x[r] = args.XRow(row + r) + k0;
+    // The next tile's activations are fetched meanwhile; the last tile fetches its own again, and so do chosen rows.
+    const size_t ahead = args.rows == nullptr && row + 2 * kTileRows <= end ? kTileRows * args.x.stride : 0;
     for (size_t c = 0; c < n_cols; c += kTileCols) {
       const size_t cols = std::min(n_cols - c, kTileCols);
       if (rows == 1) TileToOutput<1>(x, w + c, k, ahead, cols, add, args.y, row, col + c);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "tensor/tensor.h"
 
@@ -26,12 +27,15 @@ size_t InnerBlock(size_t k);
 // y[:, first..first+n) = x * W[first..first+n)^T.
 struct StripArgs {
   ConstMatView x;        // [M, K]
+  const uint32_t* rows;  // [M] which rows of x, or nullptr: 0 to M - 1
   TensorView w;          // [N, K]
   size_t row_bytes = 0;  // of one row of w
   size_t first = 0;      // first weight row
   size_t n_rows = 0;     // 1..kStripRows
   MatView y;             // [M, N]
   float* scratch = nullptr;
+
+  const float* XRow(size_t row) const { return x.Row(rows != nullptr ? rows[row] : row); }
 };
 void RunStrip(const StripArgs& args);
 

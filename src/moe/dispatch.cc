@@ -69,22 +69,4 @@ void KeepMostSalient(Dispatch& dispatch, uint32_t expert, uint32_t capacity) {
   }
 }
 
-void Pack(std::span<const float> x, size_t dim, std::span<const Slot> slots, std::span<float> packed) {
-  NM_DCHECK(packed.size() >= slots.size() * dim);
-  for (size_t i = 0; i < slots.size(); ++i) {
-    const auto row = x.subspan(slots[i].token * dim, dim);
-    std::copy(row.begin(), row.end(), packed.begin() + static_cast<ptrdiff_t>(i * dim));
-  }
-}
-
-void ScatterAdd(std::span<const float> packed, size_t dim, const Dispatch& dispatch, size_t top_k, size_t token,
-                std::span<float> y) {
-  for (size_t choice = token * top_k; choice < (token + 1) * top_k; ++choice) {
-    const uint32_t slot = dispatch.slot_of_choice[choice];
-    const float weight = dispatch.slots[slot].weight;
-    const float* row = packed.data() + slot * dim;
-    for (size_t i = 0; i < dim; ++i) y[i] += weight * row[i];
-  }
-}
-
 }  // namespace npumoe

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who computes which row: routing decisions sorted by expert, rows packed, outputs scattered back.
+// Who computes which row: routing decisions sorted by expert.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace npumoe {
 
-// One (token, weight) pair assigned to a packed row.
+// One (token, weight) pair: a row that an expert computes.
 struct Slot {
   uint32_t token = 0;
   float weight = 0;
@@ -40,16 +40,5 @@ void BuildDispatch(std::span<const uint32_t> experts,  // [tokens, top_k]
 // (weight times the expert's mean output norm, which all of its slots share). Of equal weights the lower token stays.
 // Both parts keep tokens ascending; slot_of_choice follows. Does nothing when the load fits. Weights are not NaN.
 void KeepMostSalient(Dispatch& dispatch, uint32_t expert, uint32_t capacity);
-
-// packed[i] = x[slots[i].token].
-void Pack(std::span<const float> x,  // [tokens, dim]
-          size_t dim, std::span<const Slot> slots,
-          std::span<float> packed);  // [slots, dim]
-
-// y[token] += sum of weight * packed[slot] over the token's choices in order of choice, so that a result depends
-// neither on the other tokens nor on who computed which expert first.
-void ScatterAdd(std::span<const float> packed,  // [slots, dim]
-                size_t dim, const Dispatch& dispatch, size_t top_k, size_t token,
-                std::span<float> y);  // [dim], of this token, accumulated into
 
 }  // namespace npumoe

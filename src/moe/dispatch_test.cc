@@ -77,19 +77,5 @@ TEST(KeepMostSalient, CanBeRepeatedWithASmallerCapacity) {
   EXPECT_EQ(twice.slot_of_choice, once.slot_of_choice);
 }
 
-TEST(Dispatch, ScatterOfPackIsTheWeightedInput) {
-  const std::vector<float> x{1, 2, 3, 4, 5, 6};  // [3 tokens, dim 2]
-  Dispatch dispatch;
-  BuildDispatch(kExperts, kWeights, 2, 4, dispatch);
-  std::vector<float> packed(12);
-  Pack(x, 2, dispatch.slots, packed);
-  EXPECT_EQ(packed, (std::vector<float>{1, 2, 3, 4, 3, 4, 5, 6, 1, 2, 5, 6}));
-  std::vector<float> y(6, 100.0f);
-  for (size_t token = 0; token < 3; ++token) {
-    ScatterAdd(packed, 2, dispatch, 2, token, std::span(y).subspan(token * 2, 2));
-  }
-  EXPECT_EQ(y, (std::vector<float>{101, 102, 103, 104, 105, 106}));  // weights of each token sum to 1
-}
-
 }  // namespace
 }  // namespace npumoe
