@@ -22,6 +22,16 @@ double ExpertBytes(const LayerWeights& weights) {
 
 double RowFlops(const ModelConfig& config) { return 6.0 * config.dim * config.expert_dim; }
 
+// What the shared expert takes of the CPU for all tokens, beside the groups.
+double SharedSeconds(const ModelConfig& config, const LayerWeights& weights, size_t n_tokens, const NpuSpec& spec) {
+  if (config.shared_expert_dim == 0) return 0;
+  double bytes = 0;
+  for (const TensorView* w : {&weights.shared_gate, &weights.shared_up, &weights.shared_down}) {
+    bytes += static_cast<double>(ByteSize(w->dtype, w->shape).value());
+  }
+  return CpuExpertCost(static_cast<double>(n_tokens), 6.0 * config.dim * config.shared_expert_dim, bytes, spec).seconds;
+}
+
 }  // namespace
 
 NpuExperts::NpuExperts(const Model& model, const Plan& plan, NpuPrograms& programs, RunClock& clock, Ffn& ffn)
@@ -70,7 +80,8 @@ Status NpuExperts::Run(uint32_t layer, MatView x, MatView y, Beside* beside) {
   std::optional<Nanos> combine_end = clock_.RealNow();
   beside_.Wait();
 
-  clock_.CpuWork(CpuSeconds(weights), stage, fmt::format("layer {} experts", layer), cpu_end);
+  const double shared = SharedSeconds(config_, weights, x.rows, clock_.spec());
+  clock_.CpuWork(CpuSeconds(weights) + shared, stage, fmt::format("layer {} experts", layer), cpu_end);
   clock_.ShareCpu(pack_seconds_);
   if (beside != nullptr) clock_.ShareCpu(beside->done.copy_seconds);
   const Nanos npu_end = beside != nullptr ? beside->done.end : groups_end_;
@@ -155,8 +166,11 @@ void NpuExperts::Choose(uint32_t layer, const LayerWeights& weights, size_t n_to
   }
   const CpuTimes cpu{RowFlops(config_) / spec.cpu_flops_per_second.value,
                      ExpertBytes(weights) / spec.cpu_bytes_per_second.value, spec.cpu_watts.value};
-  RunOption other;
-  if (beside != nullptr) other = {beside->seconds.npu, beside->seconds.cpu + CombineSeconds(n_tokens)};
+  RunOption other{0, SharedSeconds(config_, weights, n_tokens, spec)};
+  if (beside != nullptr) {
+    other.npu += beside->seconds.npu;
+    other.cpu += beside->seconds.cpu + CombineSeconds(n_tokens);
+  }
   ChooseRun(plan, kept_, times_, cpu, plan_.per_run_capacity, /*spill=*/true, other, plan_.joule_price, choice_);
 
   const Dispatch& dispatch = ffn_.dispatch();

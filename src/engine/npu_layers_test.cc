@@ -9,6 +9,7 @@
 #include <cmath>
 #include <filesystem>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "engine/forward.h"
 #include "engine/plan_document.h"
 #include "moe/router.h"
+#include "npu/cost.h"
 #include "npu/simulated_device.h"
 #include "npumoe/make_model.h"
 
@@ -210,6 +212,37 @@ TEST_P(NpuLayersTest, AnyPlanGivesTheCpusDistributionsAndDropsNothing) {
 
 // Every format runs whole models without a fallback, and the distributions come nearer with every bit: the divergence
 // grows with the square of the weights' relative error, which is a fourth and less for two bits more.
+TEST_P(NpuLayersTest, WhatTheCpuDoesOfAllExpertsOnTheNpuIsCopyingAndTheSharedExpert) {
+  Plan plan;
+  plan.npu = "m2-max";
+  plan.chunk_tokens = 32;
+  plan.kv_buckets = {0, 64, 128};
+  plan.order = PrefillOrder::kLayerMajor;
+  plan.moe_batch_tokens = kTokens;
+  std::vector<uint32_t> all(config().n_experts);
+  std::iota(all.begin(), all.end(), 0u);
+  plan.per_run_capacity = false;
+  plan.layers.assign(config().n_layers, {});
+  for (LayerPlan& layer : plan.layers) layer.groups = {{all, {160}}};
+  RunReport report;
+  Logits(&plan, M2Max(), &report);
+  ASSERT_TRUE(report.fallbacks.empty()) << report.fallbacks.begin()->first;
+  const NpuSpec& spec = **FindSpec("m2-max");
+  const double tokens = kTokens, slots = tokens * config().top_k, dim = config().dim;
+  const double routed = 2 * 4 * tokens * config().n_experts, packed = slots * dim * (4 + 2);
+  const double unpacked = slots * dim * 2 * 2, combined = 2 * 4 * slots * dim;
+  double want = (routed + packed + unpacked + combined) / spec.copy_bytes_per_second.value;
+  const LayerWeights& weights = model_->weights().layers[0];
+  if (config().shared_expert_dim > 0) {
+    const auto bytes = [](const TensorView& w) { return static_cast<double>(ByteSize(w.dtype, w.shape).value()); };
+    want += CpuExpertCost(tokens, 6.0 * dim * config().shared_expert_dim,
+                          bytes(weights.shared_gate) + bytes(weights.shared_up) + bytes(weights.shared_down), spec)
+                .seconds;
+  }
+  EXPECT_EQ(report.layers[0].experts.rows_used, slots);
+  EXPECT_NEAR(report.layers[0].experts.cpu_seconds, want, 1e-3 * want);
+}
+
 TEST_P(NpuLayersTest, EveryWeightFormatRuns) {
   const auto cpu = Logits(nullptr, nullptr);
   const auto divergence = [&](WeightFormat format) {

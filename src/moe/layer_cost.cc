@@ -114,6 +114,12 @@ RunOption ExpertRuns::Sum() const {
   return sum;
 }
 
+double SharedExpertSeconds(const ModelConfig& config, const NpuSpec& spec, double rows) {
+  if (config.shared_expert_dim == 0) return 0;
+  const double weights = 3.0 * config.dim * config.shared_expert_dim;
+  return CpuExpertCost(rows, 2 * weights, weights * kAssumedFileBytesPerWeight, spec).seconds;
+}
+
 LayerCoster::LayerCoster(const ModelConfig& config, std::span<const LoadHistogram> histograms, const NpuSpec& spec,
                          WeightFormat format, bool per_run_capacity, double joule_price, ExpertRuns runs)
     : config_(config),

@@ -58,7 +58,10 @@ struct ExpertRuns {
   RunOption Sum() const;
 };
 
-// Seconds of the CPU for adding the weighted outputs of a layer's experts to its tokens.
+// Seconds of the CPU for the shared expert of a layer with `n_tokens` tokens; 0 for models without.
+double SharedExpertSeconds(const ModelConfig& config, const NpuSpec& spec, double n_tokens);
+
+// The same for adding the weighted outputs of a layer's experts to its tokens.
 double ExpertScatterSeconds(const ModelConfig& config, const NpuSpec& spec, double n_tokens);
 
 // Prices plans of one layer. Immutable after construction; borrows config and spec.

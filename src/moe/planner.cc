@@ -467,17 +467,19 @@ void Planner::PriceJoules() {
 // With its attention where it is now.
 LayerCoster Planner::CosterOf(uint32_t layer) const {
   ExpertRuns runs;
-  const bool on_npu = plan().layers[layer].attention == AttentionPlace::kNpu;
-  const uint32_t other_tokens = batch_tokens_ - run_tokens_;
-  if (other_tokens > 0) {
+  runs.beside[0].cpu = SharedExpertSeconds(config_, spec_, run_tokens_);
+  if (const uint32_t other_tokens = batch_tokens_ - run_tokens_; other_tokens > 0) {
+    runs.beside.push_back({0, SharedExpertSeconds(config_, spec_, other_tokens)});
     // The first half's experts run beside the second half's attention, and the other way round.
     const AttentionSides& sides = attention_sides_[layer];
-    const auto beside = [&](double attention, uint32_t n_tokens, uint32_t n_attention_tokens) {
-      if (!on_npu) return RunOption{};
-      return RunOption{attention, ScatterSeconds(n_tokens) + AttentionCopySeconds(config_, spec_, n_attention_tokens)};
+    const auto add = [&](RunOption& run, double attention, uint32_t n_tokens, uint32_t n_attention_tokens) {
+      run.npu += attention;
+      run.cpu += ScatterSeconds(n_tokens) + AttentionCopySeconds(config_, spec_, n_attention_tokens);
     };
-    runs.beside = {beside(sides.npu.npu_seconds - sides.npu_first_half, run_tokens_, other_tokens),
-                   beside(sides.npu_first_half, other_tokens, run_tokens_)};
+    if (plan().layers[layer].attention == AttentionPlace::kNpu) {
+      add(runs.beside[0], sides.npu.npu_seconds - sides.npu_first_half, run_tokens_, other_tokens);
+      add(runs.beside[1], sides.npu_first_half, other_tokens, run_tokens_);
+    }
   }
   return LayerCoster(config_, plan_histograms_[layer], spec_, plan().expert_weights, plan().per_run_capacity,
                      plan().joule_price, std::move(runs));

@@ -195,15 +195,16 @@ class Prefill {
     }
     const double scatter = ExpertScatterSeconds(config_, spec_, tokens.size());
     Cpu(scatter);
+    const double shared = SharedExpertSeconds(config_, spec_, tokens.size());
     const RunOption other = beside == nullptr ? RunOption{} : RunOption{beside->OnNpu(), scatter + beside->copies};
-    ChooseRun(plan, loads_, times_, cpu_, plan_.per_run_capacity, /*spill=*/true, other, plan_.joule_price, choice_);
-    RunOption fixed = other;
+    RunOption fixed{other.npu, other.cpu + shared};
+    ChooseRun(plan, loads_, times_, cpu_, plan_.per_run_capacity, /*spill=*/true, fixed, plan_.joule_price, choice_);
     for (const uint32_t expert : plan.cpu_experts) fixed.cpu += cpu_.Of(loads_[expert]);
     fixed.joules = fixed.cpu * cpu_.watts;
     out_.times.bound += router + SplitBound(choice_, fixed, plan_.joule_price) + (beside == nullptr ? scatter : 0);
 
     const double begin = now_;
-    const SideTimes sides = RunSides(layer, plan);
+    const SideTimes sides = RunSides(layer, plan, shared);
     // Packing shares the CPU with its own rows.
     const double groups_done = std::max(begin + sides.cpu + sides.pack, sides.device_end) + sides.last_unpack;
     Draw("pack", "unpack", groups_done - sides.last_unpack, groups_done);
@@ -237,9 +238,10 @@ class Prefill {
   }
 
   // Both sides from now_ on, as NpuExperts runs them: while a group runs, the one before is unpacked and the next one
-  // packed; beside that the CPU's own rows.
-  SideTimes RunSides(uint32_t layer, const LayerPlan& plan) {
+  // packed; beside that the shared expert, `shared` seconds, and the CPU's own rows.
+  SideTimes RunSides(uint32_t layer, const LayerPlan& plan, double shared) {
     SideTimes sides;
+    sides.cpu = shared;
     for (const uint32_t expert : plan.cpu_experts) {
       sides.cpu += cpu_.Of(loads_[expert]);
       out_.rows.cpu += loads_[expert];

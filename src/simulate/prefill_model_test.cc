@@ -95,6 +95,20 @@ TEST(SimulatePrefill, EverythingOnTheCpuIsItsSum) {
 }
 
 // The bound of a menu: nothing that ChooseRun picks is below it, and with many small groups it is close.
+TEST(SimulatePrefill, TheSharedExpertIsTheCpusBesideTheGroups) {
+  OneLayer one({40, 30, 50, 8});
+  one.plan.per_run_capacity = false;
+  one.plan.layers[0].groups = {{{0, 1, 2}, {64}}};
+  one.plan.layers[0].cpu_experts = {3};
+  const double before = one.Run().times.cpu_busy;
+  one.config.shared_expert_dim = 4096;
+  const double weights = 3.0 * one.config.dim * one.config.shared_expert_dim;
+  const double shared = CpuExpertCost(64, 2 * weights, kAssumedFileBytesPerWeight * weights, one.spec).seconds;
+  const SimulatedPrefill ran = one.Run();
+  EXPECT_NEAR(ran.times.cpu_busy, before + shared, 1e-12);
+  EXPECT_DOUBLE_EQ(ran.times.experts, std::max(one.Dispatch(3, 64), shared + one.CpuSeconds(8)));
+}
+
 TEST(SimulatePrefill, TheSplitIsNearItsBound) {
   OneLayer one({40, 30, 50, 8});
   one.config.n_experts = 64;
