@@ -152,6 +152,7 @@ Status Forward::FeedForwardOf(uint32_t layer, const Part& part, NpuLayers* npu, 
   } else {
     const RealZone zone(npu == nullptr ? trace_ : nullptr, "feed-forward", layer);
     NM_TRY(ffn_.Run(layer, weights, part.normed, part.x));
+    if (npu != nullptr) npu->CountDense(layer, part.x.rows);
     if (other != nullptr) npu->Attention(*other);
   }
   if (choices_ != nullptr && config_.IsMoeLayer(layer)) {

@@ -53,6 +53,17 @@ void NpuLayers::Attention(const AttentionRows& rows) {
   attention_.Run(rows);
 }
 
+void NpuLayers::CountDense(uint32_t layer, size_t n_tokens) {
+  const LayerWeights& weights = model_.weights().layers[layer];
+  double bytes = 0;
+  for (const TensorView* w : {&weights.w_gate, &weights.w_up, &weights.w_down}) {
+    bytes += static_cast<double>(ByteSize(w->dtype, w->shape).value());
+  }
+  const double row_flops = 6.0 * config_.dim * config_.ffn_dim;
+  clock_.CpuWork(CpuExpertCost(static_cast<double>(n_tokens), row_flops, bytes, spec()).seconds, clock_.experts(layer),
+                 fmt::format("layer {} dense FFN", layer));
+}
+
 Status NpuLayers::Experts(uint32_t layer, MatView x, MatView y, const AttentionRows* other) {
   for (size_t end = 0; end < x.rows; ++end) {
     const size_t begin = end;

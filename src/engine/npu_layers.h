@@ -57,6 +57,8 @@ class NpuLayers {
   // y += experts(x) for normalised x, the tokens of the last attention. With `other`, its attention runs as well, beside
   // the experts as far as the NPU runs it.
   Status Experts(uint32_t layer, MatView x, MatView y, const AttentionRows* other = nullptr);
+  // The FFN of a dense layer ran on the CPU for so many tokens.
+  void CountDense(uint32_t layer, size_t n_tokens);
   // Replaces what the last Experts dropped by kNoExpert. choices: [tokens, top_k], what its tokens chose.
   void MarkDropped(std::span<uint32_t> choices) const { experts_.MarkDropped(choices); }
 

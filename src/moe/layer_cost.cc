@@ -114,10 +114,10 @@ RunOption ExpertRuns::Sum() const {
   return sum;
 }
 
-double SharedExpertSeconds(const ModelConfig& config, const NpuSpec& spec, double rows) {
-  if (config.shared_expert_dim == 0) return 0;
-  const double weights = 3.0 * config.dim * config.shared_expert_dim;
-  return CpuExpertCost(rows, 2 * weights, weights * kAssumedFileBytesPerWeight, spec).seconds;
+double CpuFfnSeconds(const ModelConfig& config, const NpuSpec& spec, uint32_t width, double n_tokens) {
+  if (width == 0) return 0;
+  const double weights = 3.0 * config.dim * width;
+  return CpuExpertCost(n_tokens, 2 * weights, weights * kAssumedFileBytesPerWeight, spec).seconds;
 }
 
 LayerCoster::LayerCoster(const ModelConfig& config, std::span<const LoadHistogram> histograms, const NpuSpec& spec,

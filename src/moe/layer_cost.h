@@ -58,8 +58,8 @@ struct ExpertRuns {
   RunOption Sum() const;
 };
 
-// Seconds of the CPU for the shared expert of a layer with `n_tokens` tokens; 0 for models without.
-double SharedExpertSeconds(const ModelConfig& config, const NpuSpec& spec, double n_tokens);
+// Seconds of the CPU for the FFN of a dense layer or a shared expert, `width` wide; 0 for models without.
+double CpuFfnSeconds(const ModelConfig& config, const NpuSpec& spec, uint32_t width, double n_tokens);
 
 // The same for adding the weighted outputs of a layer's experts to its tokens.
 double ExpertScatterSeconds(const ModelConfig& config, const NpuSpec& spec, double n_tokens);

@@ -467,9 +467,9 @@ void Planner::PriceJoules() {
 // With its attention where it is now.
 LayerCoster Planner::CosterOf(uint32_t layer) const {
   ExpertRuns runs;
-  runs.beside[0].cpu = SharedExpertSeconds(config_, spec_, run_tokens_);
+  runs.beside[0].cpu = CpuFfnSeconds(config_, spec_, config_.shared_expert_dim, run_tokens_);
   if (const uint32_t other_tokens = batch_tokens_ - run_tokens_; other_tokens > 0) {
-    runs.beside.push_back({0, SharedExpertSeconds(config_, spec_, other_tokens)});
+    runs.beside.push_back({0, CpuFfnSeconds(config_, spec_, config_.shared_expert_dim, other_tokens)});
     // The first half's experts run beside the second half's attention, and the other way round.
     const AttentionSides& sides = attention_sides_[layer];
     const auto add = [&](RunOption& run, double attention, uint32_t n_tokens, uint32_t n_attention_tokens) {
@@ -487,7 +487,12 @@ LayerCoster Planner::CosterOf(uint32_t layer) const {
 
 // The plans worth having; a single one when nothing is searched.
 std::vector<LayerOption> Planner::PlaceLayer(uint32_t layer, std::span<const double> load_prices, bool polish) const {
-  if (!config_.IsMoeLayer(layer)) return {LayerOption{}};
+  if (!config_.IsMoeLayer(layer)) {
+    LayerOption dense;
+    dense.cost.cpu_seconds = CpuFfnSeconds(config_, spec_, config_.ffn_dim, batch_tokens_);
+    dense.cost.joules = dense.cost.cpu_seconds * spec_.cpu_watts.value;
+    return {dense};
+  }
   const LayerCoster coster = CosterOf(layer);
   if (IsSearched(layer)) return SearchLayer(coster, rules_, request_.objective, Rest(layer), load_prices, polish);
   LayerOption option;

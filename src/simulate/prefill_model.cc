@@ -86,7 +86,7 @@ class Prefill {
         Attention(layer, all);
         layer_seconds_[layer].attention_seconds += now_;
         const double begin = now_;
-        if (config_.IsMoeLayer(layer)) Experts(layer, all, nullptr);
+        FeedForward(layer, all, nullptr);
         layer_seconds_[layer].expert_seconds += now_ - begin;
       }
     }
@@ -170,14 +170,24 @@ class Prefill {
       const double begin = now_;
       AttentionTimes attention;
       if (step < n_steps) attention = CountAttention(layer, halves[step % 2]);
-      if (has_experts) Experts(behind, halves[(step - 1) % 2], beside ? &attention : nullptr);
+      if (step > 0) FeedForward(behind, halves[(step - 1) % 2], beside ? &attention : nullptr);
       if (step < n_steps) Alone(layer, beside ? attention.cpu : attention.Seconds());
       LayerPrograms& programs = layer_seconds_[std::min(layer, config_.n_layers - 1)];
       (step % 2 == 0 && step < n_steps ? programs.attention_seconds : programs.expert_seconds) += now_ - begin;
     }
   }
 
-  // `beside`: attention of other tokens, which the NPU runs after the groups; null for none.
+  // `beside`: attention of other tokens, which the NPU runs after the groups of experts; null for none.
+  void FeedForward(uint32_t layer, Tokens tokens, const AttentionTimes* beside) {
+    if (config_.IsMoeLayer(layer)) return Experts(layer, tokens, beside);
+    const double seconds = CpuFfnSeconds(config_, spec_, config_.ffn_dim, tokens.size());
+    Cpu(seconds);
+    Draw("cpu", "dense", now_, now_ + seconds);
+    out_.times.experts += seconds;
+    out_.times.bound += seconds;
+    now_ += seconds;
+  }
+
   void Experts(uint32_t layer, Tokens tokens, const AttentionTimes* beside) {
     const LayerPlan& plan = plan_.layers[layer];
     loads_ = prompt_.Loads(layer, tokens.first, tokens.last);
@@ -195,7 +205,7 @@ class Prefill {
     }
     const double scatter = ExpertScatterSeconds(config_, spec_, tokens.size());
     Cpu(scatter);
-    const double shared = SharedExpertSeconds(config_, spec_, tokens.size());
+    const double shared = CpuFfnSeconds(config_, spec_, config_.shared_expert_dim, tokens.size());
     const RunOption other = beside == nullptr ? RunOption{} : RunOption{beside->OnNpu(), scatter + beside->copies};
     RunOption fixed{other.npu, other.cpu + shared};
     ChooseRun(plan, loads_, times_, cpu_, plan_.per_run_capacity, /*spill=*/true, fixed, plan_.joule_price, choice_);
