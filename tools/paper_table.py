@@ -2,12 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tables of docs/paper.md: the paper's plan and baselines simulated, beside what it published; then ours beside the paper's plan.
 
-usage: paper_table.py NPUMOE [--jobs N]     prints Markdown; one to four minutes
+usage: paper_table.py NPUMOE [--jobs N] [--write docs/paper.md]     prints Markdown, or replaces the page's tables in place; one to four minutes
 """
 import argparse
 import concurrent.futures
+import contextlib
+import io
 import itertools
 import json
+import re
 import subprocess
 import sys
 
@@ -158,21 +161,33 @@ def print_steps(grid):
                           for after in ("tiers", "tiers+groups", "all", "ours")))
 
 
-def print_ours(grid, edp, drift):
+def print_ours(grid, edp, halves, drift):
     prompt, chunk = HEADLINE
-    head("simulated on", "model", "objective", "TTFT all", "TTFT ours", "faster by", "energy ours / all", "time x energy ours / all", "dropped all", "dropped ours",
+    head("simulated on", "model", "objective", "order", "TTFT all", "TTFT ours", "faster by", "energy ours / all", "time x energy ours / all", "dropped all", "dropped ours",
          "gap all", "gap ours", "drift x2: dropped all", "dropped ours", "slower all", "slower ours")
     for npu, model in itertools.product(NPUS, MODELS):
         calm = grid[(npu, model, prompt, chunk)]
         wild = drift[(npu, model)]
-        for objective, ours in (("time", calm["ours"]), ("edp", edp[(npu, model)]["ours"])):
+        for objective, ours in (("time", calm["ours"]), ("time, `--order wavefront`", halves[(npu, model)]["ours"]), ("edp", edp[(npu, model)]["ours"])):
             paper = calm["all"]
             drifted = (percent(wild["all"]["dropped"]["mean"]), percent(wild["ours"]["dropped"]["mean"]),
                        f"{100 * (seconds(wild['all']) / seconds(paper) - 1):+.1f} %",
                        f"{100 * (seconds(wild['ours']) / seconds(ours) - 1):+.1f} %") if objective == "time" else ("",) * 4
-            row(npu, model, objective, f"{seconds(paper):.2f} s", f"{seconds(ours):.2f} s", f"{seconds(paper) / seconds(ours):.2f}x",
+            row(npu, model, objective, ours["order"], f"{seconds(paper):.2f} s", f"{seconds(ours):.2f} s", f"{seconds(paper) / seconds(ours):.2f}x",
                 f"{joules(ours) / joules(paper):.2f}", f"{seconds(ours) * joules(ours) / (seconds(paper) * joules(paper)):.2f}", percent(paper["dropped"]["mean"]), percent(ours["dropped"]["mean"]),
                 percent(paper["gap_to_bound"]), percent(ours["gap_to_bound"]), *drifted)
+
+
+def replace_tables(path, text):
+    """The tables of a page give way to those of `text`, one for one."""
+    table = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
+    made = iter(table.findall(text))
+    with open(path, encoding="utf-8") as file:
+        page = file.read()
+    if len(table.findall(page)) != len(table.findall(text)):
+        sys.exit(f"{path}: {len(table.findall(page))} tables, made {len(table.findall(text))}")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(table.sub(lambda _: next(made), page))
 
 
 def gap_means(placements):
@@ -185,19 +200,28 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("npumoe")
     parser.add_argument("--jobs", type=int, default=2, help="simulations at once")
+    parser.add_argument("--write", metavar="PAGE", help="replace the tables of this page, in order, instead of printing them")
     args = parser.parse_args()
     npumoe = Npumoe(args.npumoe)
     prompt, chunk = HEADLINE
     tasks = {("grid", *key): key for key in itertools.product(NPUS, MODELS, PROMPTS, CHUNKS)}
     tasks |= {("edp", npu, model): (npu, model, prompt, chunk, "--placement", "ours", "--objective", "edp")
               for npu, model in itertools.product(NPUS, MODELS)}
+    tasks |= {("halves", npu, model): (npu, model, prompt, chunk, "--placement", "ours", "--order", "wavefront")
+              for npu, model in itertools.product(NPUS, MODELS)}
     tasks |= {("drift", npu, model): (npu, model, prompt, chunk, "--placement", "all,ours", "--run-drift-factor", 2)
               for npu, model in itertools.product(NPUS, MODELS)}
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
         made = dict(zip(tasks, pool.map(lambda task: gap_means(npumoe.simulate(*task)), tasks.values())))
     grid = {key[1:]: made[key] for key in tasks if key[0] == "grid"}
-    edp = {key[1:]: made[key] for key in tasks if key[0] == "edp"}
-    drift = {key[1:]: made[key] for key in tasks if key[0] == "drift"}
+    edp, halves, drift = ({key[1:]: made[key] for key in tasks if key[0] == kind} for kind in ("edp", "halves", "drift"))
+    with contextlib.redirect_stdout(io.StringIO() if args.write else sys.stdout) as tables:
+        print_all(npumoe, grid, edp, halves, drift)
+    if args.write:
+        replace_tables(args.write, tables.getvalue())
+
+
+def print_all(npumoe, grid, edp, halves, drift):
     print("## Published and simulated\n")
     print_published(npumoe.json("report", "--published"), grid)
     print("\n## The paper's plan against its baselines, by chip and chunk\n")
@@ -205,7 +229,7 @@ def main():
     print("\n## The paper's steps, against `base`\n")
     print_steps(grid)
     print("\n## Ours and the paper's plan\n")
-    print_ours(grid, edp, drift)
+    print_ours(grid, edp, halves, drift)
     print("\n## Every setting\n")
     print_grid(grid)
 
