@@ -67,7 +67,7 @@ std::string NpuSummary(const RunReport& report) {
 }
 
 std::string FormatNpuReport(const RunReport& report) {
-  std::string text = fmt::format("NPU, {}; plan: {}\n", Clock(report), OneLine(report.plan));
+  std::string text = fmt::format("NPU, {}; plan: {}; order {}\n", Clock(report), OneLine(report.plan), report.order);
   text += fmt::format("{:>5} {:<9} {:>5} {:>5} {:>5} {:>8} {:>8} {:>8} {:>8} {:>7} {:>7} {:>9} {:>9}\n", "layer",
                       "stage", "progs", "loads", "runs", "used", "padded", "cpu", "spilled", "pruned", "rerout.",
                       "NPU ms", "CPU ms");
@@ -97,6 +97,7 @@ nlohmann::ordered_json NpuReportJson(const RunReport& report) {
   json["clock"] = Clock(report);
   json["simulated"] = report.simulated;
   json["plan"] = ReplaceInvalidUtf8(report.plan);
+  json["order"] = report.order;
   json["prefill_seconds"] = report.prefill_seconds;
   json["overlap_seconds"] = report.overlap_seconds;
   json["load_wait_seconds"] = report.load_wait_seconds;

@@ -29,6 +29,7 @@ NpuLayers::NpuLayers(const Model& model, Plan plan, std::unique_ptr<NpuDevice> d
 void NpuLayers::BeginPrefill(RunReport& report, Trace* trace) {
   report.npu = spec().name;
   report.note = device_->Note();
+  report.order = ToString(plan_.order);
   report.layers.resize(config_.n_layers);
   clock_.Attach(&report, trace);
   clock_.BeginPrefill();

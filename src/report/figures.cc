@@ -91,7 +91,8 @@ void AddTimeLines(const ReportOptions& o, const Simulations& simulations, Page& 
             "{}: the middle layer of the first prompt, {}. 'all' goes chunk by chunk, 'ours' takes a whole MoE batch, "
             "so the scales differ. The CPU's own experts and packing are drawn beside each other and share "
             "the CPU: where both are long, the layer ends when their sum does. Attention's chunks are one "
-            "zone, and the first chunk's context is the shortest.",
+            "zone, and the first chunk's context is the shortest. In a wavefront the layer runs twice, each half of the "
+            "batch beside the attention of the other half.",
             model, SettingText(o, simulations)),
         numbers);
   }

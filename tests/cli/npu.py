@@ -23,6 +23,7 @@ class Npu(Case):
             npu = self.json_of(*NPU, "--order", order, "--npu-chunk", "32")
             self.assertEqual(npu["tokens"], cpu["tokens"], order)
             self.assertEqual(npu["npu"]["fallbacks"], {}, order)
+            self.assertEqual(npu["npu"]["order"], order)
 
     def test_weight_formats(self):
         args = [*NPU, "--placement", "base", "--npu-chunk", "64"]
