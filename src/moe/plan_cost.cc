@@ -161,15 +161,20 @@ PlanCost ExpectedPlanCost(const ModelConfig& config, const Plan& plan, std::span
   std::vector<LayerPrograms> programs(layers.size());
   for (uint32_t layer = 0; layer < layers.size(); ++layer) {
     LayerPrograms& p = programs[layer] = ProgramsOf(config, plan, layer, layers[layer]);
-    // Attention beside the experts of the other half is in their seconds.
+    // Attention beside the experts of the other half is in their seconds, and so is adding their outputs then.
     p.attention_seconds = attention[layer].Seconds() - experts[layer].attention_seconds;
     p.expert_seconds = experts[layer].Seconds();
+    total.joules += attention[layer].joules + experts[layer].joules;
+    if (config.IsMoeLayer(layer) && experts[layer].attention_seconds == 0) {
+      const double scatter = ExpertScatterSeconds(config, spec, plan.moe_batch_tokens);
+      p.expert_seconds += scatter;
+      total.joules += scatter * spec.cpu_watts.value;
+    }
     if (plan.order == PrefillOrder::kWavefront) {
       p.attention_seconds += p.expert_seconds / 2;
       p.expert_seconds /= 2;
     }
     total.seconds += p.attention_seconds + p.expert_seconds;
-    total.joules += attention[layer].joules + experts[layer].joules;
     total.n_programs += p.bytes.size();
     for (const size_t bytes : p.bytes) total.program_bytes += bytes;
   }

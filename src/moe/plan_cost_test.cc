@@ -102,8 +102,9 @@ TEST(ExpectedPlanCost, AddsLayersAndLoads) {
   for (LayerCost& cost : experts) cost.npu_seconds = 1, cost.cpu_seconds = 3, cost.joules = 5;
   NpuSpec spec = LoadSpec(0.125, 4);
   const PlanCost fits = ExpectedPlanCost(config, plan, plan.layers, attention, experts, spec);
-  EXPECT_EQ(fits.seconds, 2 * (0.75 + 3));
-  EXPECT_EQ(fits.joules, 2 * (2 + 5));
+  const double adding = ExpertScatterSeconds(config, spec, plan.moe_batch_tokens);
+  EXPECT_DOUBLE_EQ(fits.seconds, 2 * (0.75 + 3 + adding));
+  EXPECT_DOUBLE_EQ(fits.joules, 2 * (2 + 5 + adding * spec.cpu_watts.value));
   EXPECT_EQ(fits.n_programs, 4u);
   const size_t attention_bytes = AttentionWeightBytes(config, true, WeightFormat::kFp16);
   EXPECT_EQ(fits.program_bytes, 2 * (attention_bytes + 2 * 3 * 64 * 32 * 2 + kGraphConstantBytes));

@@ -68,13 +68,12 @@ class Planner {
       if (!ExpertsOnCpu(request_.placement)) NM_TRY(FindRules());
     }
     PlanExperts();
-    whole_cost_ = WholeCost();
     fits_order_ = FitsItsOrder();
     return std::move(out_);
   }
 
-  // Of the plan that Run made. The CPU's adding of outputs counts, which takes time unless it hides in a wavefront.
-  const PlanCost& whole_cost() const { return whole_cost_; }
+  // Of the plan that Run made.
+  const PlanCost& cost() const { return total_; }
   // Whether the device can hold what the order needs at once.
   bool fits_order() const { return fits_order_; }
 
@@ -103,7 +102,6 @@ class Planner {
     return ExpertScatterSeconds(config_, spec_, n_tokens);
   }
   void PriceJoules();
-  PlanCost WholeCost() const;
   bool FitsItsOrder() const;
   LayerCoster CosterOf(uint32_t layer) const;
   std::vector<LayerOption> PlaceLayer(uint32_t layer, std::span<const double> load_prices, bool polish) const;
@@ -138,7 +136,6 @@ class Planner {
   std::vector<LayerCost> costs_;                             // [n_layers] of plan().layers
   std::vector<double> load_price_;                           // [n_layers] at which the layer was planned
   PlanCost total_;                                           // of plan().layers
-  PlanCost whole_cost_;
   bool fits_order_ = true;
 };
 
@@ -431,16 +428,6 @@ void Planner::OneGraphEach(LayerOption& option) const {
 bool Planner::IsSearched(uint32_t layer) const {
   return config_.IsMoeLayer(layer) && !ExpertsOnCpu(request_.placement) && !experts_in_danger_[layer] &&
          !WholeChunkGraphs(request_.placement);
-}
-
-PlanCost Planner::WholeCost() const {
-  PlanCost cost = total_;
-  for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
-    if (!config_.IsMoeLayer(layer) || costs_[layer].attention_seconds > 0) continue;
-    cost.seconds += ScatterSeconds(batch_tokens_);
-    cost.joules += ScatterSeconds(batch_tokens_) * spec_.cpu_watts.value;
-  }
-  return cost;
 }
 
 bool Planner::FitsItsOrder() const {
@@ -757,7 +744,7 @@ Result<PlanWithReasons> FasterInHalves(const ModelConfig& config, const RoutingS
   for (int attempt = 0; attempt < kPriceAttempts; ++attempt) {
     Planner planner(config, stats, spec, request, PrefillOrder::kWavefront, price);
     auto made = planner.Run();
-    const PlanCost& halves = planner.whole_cost();
+    const PlanCost& halves = planner.cost();
     if (!made.ok() || !planner.fits_order()) break;
     const bool is_better = ScoreOf(halves, request.objective) < ScoreOf(least, request.objective);
     const double spent = halves.joules - cost.joules;
@@ -798,7 +785,7 @@ Result<PlanWithReasons> MakePlan(const ModelConfig& config, const RoutingStats& 
   if (request.order) return PlanWavefront(config, stats, spec, request);
   auto whole = layer_major.Run();
   if (!whole.ok()) return whole;
-  return FasterInHalves(config, stats, spec, request, std::move(whole).value(), layer_major.whole_cost());
+  return FasterInHalves(config, stats, spec, request, std::move(whole).value(), layer_major.cost());
 }
 
 }  // namespace npumoe

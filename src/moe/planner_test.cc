@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/random.h"
+#include "model/random_model.h"
 #include "moe/attention_plan.h"
 #include "moe/layer_cost.h"
 #include "moe/plan_cost.h"
@@ -245,8 +246,27 @@ struct SmallCase {
   const Plan& plan;
 
   LayerCost CostOf(const LayerPlan& layer, uint32_t index) const {
+    if (plan.order == PrefillOrder::kWavefront) {
+      return LayerCoster(config, stats.layers[index].loads[0], spec, plan.expert_weights, true, plan.joule_price,
+                         Halves(index))
+          .Of(layer);
+    }
     return ExpectedLayerCost(config, stats.layers[index], 0, layer, spec, plan.expert_weights, plan.per_run_capacity,
                              plan.joule_price);
+  }
+  // Of a batch of two chunks: each one's experts beside the other's attention.
+  ExpertRuns Halves(uint32_t index) const {
+    const uint32_t chunk = plan.chunk_tokens;
+    ExpertRuns runs{{{}, {}}};
+    for (uint32_t half = 0; half < 2 && plan.layers[index].attention == AttentionPlace::kNpu; ++half) {
+      const uint32_t other = (1 - half) * chunk;
+      runs.beside[half].npu = ExpectedAttentionCost(config, spec, AttentionPlace::kNpu, true, chunk, other,
+                                                    other + chunk, plan.kv_buckets, plan.attention_weights)
+                                  .npu_seconds;
+      runs.beside[half].cpu =
+          ExpertScatterSeconds(config, spec, chunk) + AttentionCopySeconds(config, spec, chunk);
+    }
+    return runs;
   }
   std::vector<AttentionCost> Attention() const {
     std::vector<AttentionCost> costs;
@@ -339,6 +359,69 @@ TEST(MakePlan, IsWithinTwoPercentOfTheBestPlanOfNearlyAllSmallCases) {
     EXPECT_LE(c.ScoreOfPlan(), 1.06 * best) << "case " << i << " " << c.Name();
   }
   EXPECT_LE(n_beyond, 2u);
+}
+
+TEST(MakePlan, IsWithinTwoPercentOfTheBestWavefrontOfNearlyAllSmallCases) {
+  size_t n_beyond = 0;
+  Random random(17);
+  for (int i = 0; i < 100; ++i) {
+    PlanRequest request;
+    request.chunk_tokens = 64;
+    request.moe_batch_tokens = request.prompt_tokens = 128;
+    request.order = PrefillOrder::kWavefront;
+    request.objective = static_cast<Objective>(random.Below(3));
+    request.expert_weights = AnyFormat(random);
+    const ModelConfig config =
+        Model(1, 2 + static_cast<uint32_t>(random.Below(5)), 256 << random.Below(5), 256 << random.Below(5));
+    const RoutingStats stats = Routing(config, 64, random.Uniform() * 1.5, random.Next());
+    const NpuSpec& spec = AllSpecs()[random.Below(AllSpecs().size())];
+    const auto made = MakePlan(config, stats, spec, request);
+    ASSERT_TRUE(made.ok()) << made.error().message;
+    ASSERT_EQ(made->plan.order, PrefillOrder::kWavefront);
+    const SmallCase c{config, stats, spec, request, made->plan};
+    double best = 1e30;
+    Enumerate(c, {32, 64}, [&](const LayerPlan& layer) {
+      LayerPlan candidate = layer;
+      candidate.attention = c.plan.layers[0].attention;
+      const LayerCost cost = c.CostOf(candidate, 0);
+      best = std::min(best, c.ScoreOf({&candidate, 1}, {&cost, 1}));
+    });
+    if (c.ScoreOfPlan() > 1.02 * best) ++n_beyond;
+    EXPECT_LE(c.ScoreOfPlan(), 1.06 * best) << "case " << i << " " << c.Name();
+  }
+  EXPECT_LE(n_beyond, 2u);
+}
+
+TEST(MakePlan, OrdersAreAskedForOrChosen) {
+  ModelConfig config = ShapeByName("phi-tiny-moe").value();  // attention takes as long as experts
+  config.n_layers = 2;
+  config.dense_layer.resize(2);
+  const RoutingStats stats = Routing(config, 2048, 0.8, 3);
+  PlanRequest request;
+  const auto made = [&](const NpuSpec& spec) { return MakePlan(config, stats, spec, request); };
+  const NpuSpec spec = Spec("m2-max");
+  request.order = PrefillOrder::kLayerMajor;
+  const Plan whole = made(spec)->plan;
+  EXPECT_EQ(whole.order, PrefillOrder::kLayerMajor);
+  request.order = PrefillOrder::kWavefront;
+  const Plan halves = made(spec)->plan;
+  EXPECT_EQ(halves.order, PrefillOrder::kWavefront);
+  EXPECT_LT(halves.expected_seconds, whole.expected_seconds);
+  request.order.reset();
+  const Plan chosen = made(spec)->plan;
+  EXPECT_LE(chosen.expected_seconds, whole.expected_seconds * (1 + 1e-9));
+  EXPECT_LE(chosen.expected_joules, 1.26 * whole.expected_joules);
+  // Where two layers do not fit, nobody gets a wavefront.
+  NpuSpec small = spec;
+  small.max_programs = 3;
+  EXPECT_EQ(made(small)->plan.order, PrefillOrder::kLayerMajor);
+  request.order = PrefillOrder::kWavefront;
+  const auto refused = made(small);
+  if (refused.ok()) {
+    for (const LayerPlan& layer : refused->plan.layers) EXPECT_LE(layer.groups.size(), 2u);
+  } else {
+    EXPECT_NE(refused.error().message.find("two layers in a row do not fit"), std::string::npos);
+  }
 }
 
 // Two layers whose programs may not all fit: every pair of layer plans, priced with the loads.
