@@ -5,6 +5,8 @@
 
 #include <vector>
 
+#include "moe/layer_cost.h"
+
 namespace npumoe {
 namespace {
 
