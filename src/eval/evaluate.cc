@@ -11,7 +11,7 @@ namespace npumoe {
 namespace {
 
 constexpr uint32_t kDefaultWindow = 2048;
-constexpr size_t kMaxLogitBytes = size_t{256} << 20;  // of one piece of a window
+constexpr size_t kMaxPieceBytes = size_t{256} << 20;  // of one piece of a window
 
 void LogSoftmax(std::span<const float> logits, std::vector<double>& out) {
   const double shift = LogSumExp(logits);
@@ -32,7 +32,7 @@ class Evaluator {
   Status ReadWindow(std::span<const int32_t> tokens) {
     session_.Truncate(0);
     if (exact_ != nullptr) exact_->Truncate(0);
-    const size_t piece = std::clamp<size_t>(kMaxLogitBytes / (vocab_size_ * sizeof(float)), 2, tokens.size());
+    const size_t piece = std::clamp<size_t>(kMaxPieceBytes / (vocab_size_ * sizeof(float)), 2, tokens.size());
     for (size_t begin = 0; begin < tokens.size(); begin += piece) {
       const size_t n = std::min(piece, tokens.size() - begin);
       logits_.resize(n * vocab_size_);

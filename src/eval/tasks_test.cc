@@ -15,13 +15,13 @@
 namespace npumoe {
 namespace {
 
-const std::string kModel = NM_SOURCE_DIR "/models/demo-moe.gguf";
+const std::string kTaskModel = NM_SOURCE_DIR "/models/demo-moe.gguf";
 const std::string kItems =
     "The captain looked at the sea and\n1\ndo be the of.\nsaid nothing.\nwas a very table.\nran up his ship in an.\n"
     "KING RICHARD: My lord, I\n0\nam not well.\nare it then.\nthe of and.\nboat boat boat.\n"
     "She took the letter and\n3\nit for he.\ngreen was to.\nfor of it an.\nread it.\n";
 
-Engine Open(const std::string& overflow = "", uint32_t context = 512) {
+Engine OpenFor(const std::string& overflow = "", uint32_t context = 512) {
   EngineOptions options;
   options.n_threads = 2;
   options.context_tokens = context;
@@ -33,7 +33,7 @@ Engine Open(const std::string& overflow = "", uint32_t context = 512) {
     options.npu.plan.chunk_tokens = 128;
     options.npu.mode = overflow;
   }
-  return Engine::Open(kModel, options).value();
+  return Engine::Open(kTaskModel, options).value();
 }
 
 TaskOptions Choice(std::string log = "") {
@@ -87,7 +87,7 @@ class TaskLog : public testing::Test {
 };
 
 TEST_F(TaskLog, ChoiceSumsAreThoseOfTheLogits) {
-  Engine engine = Open();
+  Engine engine = OpenFor();
   const auto report = RunTask(engine, nullptr, Choice(path_), {});
   ASSERT_TRUE(report.ok()) << report.error().message;
   EXPECT_EQ(report->n_items, 3u);
@@ -109,7 +109,7 @@ TEST_F(TaskLog, ChoiceSumsAreThoseOfTheLogits) {
 }
 
 TEST_F(TaskLog, AResumedRunReportsWhatOneRunDoes) {
-  Engine engine = Open("prune"), exact = Open();
+  Engine engine = OpenFor("prune"), exact = OpenFor();
   const auto whole = RunTask(engine, &exact, Choice(), {});
   ASSERT_TRUE(whole.ok()) << whole.error().message;
   int asked = 0;
@@ -127,7 +127,7 @@ TEST_F(TaskLog, AResumedRunReportsWhatOneRunDoes) {
   for (size_t i = 0; i < 3; ++i) EXPECT_EQ(rest->scores[i].share.value, whole->scores[i].share.value);
   EXPECT_EQ(rest->same_answers->value, whole->same_answers->value);
   // Another mode is another run.
-  Engine other = Open("reroute");
+  Engine other = OpenFor("reroute");
   const auto refused = RunTask(other, &exact, Choice(path_), {});
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code, Code::kInvalidArgument);
@@ -136,7 +136,7 @@ TEST_F(TaskLog, AResumedRunReportsWhatOneRunDoes) {
 
 TEST_F(TaskLog, ALossyModeReadsEveryEndingAsOnePrompt) {
   // Who is dropped depends on who is read together: all but the last token of every sequence, from its beginning.
-  Engine engine = Open("prune");
+  Engine engine = OpenFor("prune");
   ASSERT_TRUE(RunTask(engine, nullptr, Choice(path_), {}).ok());
   const ItemRecord first = Records()[0];
   const std::string context = "The captain looked at the sea and";
@@ -147,20 +147,20 @@ TEST_F(TaskLog, ALossyModeReadsEveryEndingAsOnePrompt) {
 }
 
 TEST_F(TaskLog, AShortContextLosesTheBeginning) {
-  Engine engine = Open("", 24);
+  Engine engine = OpenFor("", 24);
   TaskOptions options = Choice(path_);
   options.n_shots = 2;
   const auto report = RunTask(engine, nullptr, options, {});
   ASSERT_TRUE(report.ok()) << report.error().message;
   EXPECT_EQ(report->n_cut, 3u);
-  Engine tiny = Open("", 4);
+  Engine tiny = OpenFor("", 4);
   const auto none = RunTask(tiny, nullptr, Choice(), {});
   ASSERT_FALSE(none.ok());
   EXPECT_NE(none.error().message.find("the context holds 4"), std::string::npos) << none.error().message;
 }
 
 TEST(Tasks, TheDemoModelFindsNeedles) {
-  Engine engine = Open();
+  Engine engine = OpenFor();
   const auto single = RunTask(engine, nullptr, Needle("needle-single", 256, 10), {});
   ASSERT_TRUE(single.ok()) << single.error().message;
   EXPECT_GE(single->scores[0].share.value, 0.9);
@@ -172,7 +172,7 @@ TEST(Tasks, TheDemoModelFindsNeedles) {
 }
 
 TEST(Tasks, ExactModeAnswersAsTheCpu) {
-  Engine engine = Open("exact"), exact = Open();
+  Engine engine = OpenFor("exact"), exact = OpenFor();
   for (const TaskOptions& options : {Needle("needle-multikey", 256, 10), Choice()}) {
     const auto report = RunTask(engine, &exact, options, {});
     ASSERT_TRUE(report.ok()) << report.error().message;
@@ -185,14 +185,14 @@ TEST(Tasks, ExactModeAnswersAsTheCpu) {
 
 // Four digits: fp16 on the NPU is all that differs.
 TEST(Tasks, ExactModeHasTheCpusPerplexity) {
-  Engine engine = Open("exact"), exact = Open();
+  Engine engine = OpenFor("exact"), exact = OpenFor();
   const std::string text = ReadFile(NM_SOURCE_DIR "/models/heldout/prose.txt").value();
   const auto report = Evaluate(engine, &exact, text, {1536, 512}, {});
   ASSERT_TRUE(report.ok()) << report.error().message;
   EXPECT_GT(report->npu.Experts().rows_used, report->npu.Experts().rows_cpu);
   EXPECT_NEAR(report->perplexity / report->agreement->other_perplexity, 1, 2.5e-4);
   EXPECT_GE(*report->agreement->same_experts, 0.998);  // near ties may fall the other way
-  Engine pruned = Open("prune");
+  Engine pruned = OpenFor("prune");
   const auto lossy = Evaluate(pruned, &exact, text, {1536, 512}, {});
   ASSERT_TRUE(lossy.ok());
   EXPECT_GT(lossy->perplexity / lossy->agreement->other_perplexity, 1.02);
@@ -203,7 +203,7 @@ TEST(Tasks, ExactModeHasTheCpusPerplexity) {
 }
 
 TEST(Tasks, SayWhatIsWrong) {
-  Engine engine = Open();
+  Engine engine = OpenFor();
   const auto code = [&](const TaskOptions& options) { return RunTask(engine, nullptr, options, {}).error().code; };
   EXPECT_EQ(code(Needle("needle-none", 256, 1)), Code::kInvalidArgument);
   EXPECT_EQ(code(Needle("needle-single", 513, 1)), Code::kInvalidArgument);

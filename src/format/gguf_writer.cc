@@ -14,8 +14,8 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "GGUF files are written as little endian");
 
 constexpr uint64_t kAlignment = 32;         // what a file without general.alignment has
-constexpr size_t kMaxKeyBytes = 65535;      // GGUF specification
-constexpr size_t kMaxTensorNameBytes = 63;  // llama.cpp wants one byte less than the specification's 64
+constexpr size_t kLongestKey = 65535;      // GGUF specification
+constexpr size_t kLongestTensorName = 63;  // llama.cpp wants one byte less than the specification's 64
 constexpr uint32_t kTypeU16 = 2, kTypeU32 = 4, kTypeI32 = 5, kTypeF32 = 6, kTypeBool = 7, kTypeString = 8,
                    kTypeArray = 9;
 
@@ -43,7 +43,7 @@ uint64_t Padding(uint64_t n_bytes) { return (kAlignment - n_bytes % kAlignment) 
 }  // namespace
 
 void GgufWriter::BeginRecord(std::string_view key, uint32_t type) {
-  NM_CHECK(!file_ && !key.empty() && key.size() <= kMaxKeyBytes);
+  NM_CHECK(!file_ && !key.empty() && key.size() <= kLongestKey);
   const bool is_new = keys_.emplace(key).second;
   NM_CHECK(is_new);
   PutString(metadata_, key);
@@ -107,8 +107,8 @@ void GgufWriter::AddTensor(std::string_view name, DType dtype, const Shape& shap
     first_error_ = MakeError(Code::kInvalidArgument, "tensor '{}': {} {}: {}", Printable(name), Info(dtype).name,
                              shape.ToString(), why);
   };
-  if (name.empty() || name.size() > kMaxTensorNameBytes) {
-    return fail(fmt::format("name of {} bytes, wanted 1 to {}", name.size(), kMaxTensorNameBytes));
+  if (name.empty() || name.size() > kLongestTensorName) {
+    return fail(fmt::format("name of {} bytes, wanted 1 to {}", name.size(), kLongestTensorName));
   }
   if (shape.rank < 1 || shape.rank > kMaxRank) return fail(fmt::format("wanted 1 to {} dimensions", kMaxRank));
   for (size_t i = 0; i < shape.rank; ++i) {

@@ -12,4 +12,6 @@ namespace npumoe {
 // "..." after about `limit_bytes`. Other UTF-8 passes through.
 std::string Printable(std::string_view bytes, size_t limit_bytes = 100);
 
+inline constexpr size_t kMaxPathInMessage = 1000;  // bytes, for Printable
+
 }  // namespace npumoe

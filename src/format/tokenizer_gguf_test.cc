@@ -56,13 +56,13 @@ Tokenizer Load(const GgufMetadata& metadata, std::string_view pre = {}) {
   return std::move(tokenizer).value();
 }
 
-std::string Message(const GgufMetadata& metadata, std::string_view pre = {}) {
+std::string MetadataMessage(const GgufMetadata& metadata, std::string_view pre = {}) {
   const auto tokenizer = Tokenizer::FromMetadata(metadata, "m.gguf", pre);
   return tokenizer.ok() ? "no error" : tokenizer.error().message;
 }
 
 template <typename T>
-GgufMetadata With(GgufMetadata metadata, const std::string& key, T value) {
+GgufMetadata WithValue(GgufMetadata metadata, const std::string& key, T value) {
   metadata["tokenizer.ggml." + key] = value;
   return metadata;
 }
@@ -119,7 +119,7 @@ TEST(GgufTokenizer, EndsGenerationAtEveryMarker) {
   EXPECT_EQ(tokenizer.special().eog, (Ids{258, 259}));
   EXPECT_TRUE(tokenizer.IsEog(259));
   EXPECT_FALSE(tokenizer.IsEog(260));
-  EXPECT_EQ(Load(With(ByteLevelMetadata(), "eot_token_id", uint64_t{7})).special().eog, (Ids{7, 258, 259}));
+  EXPECT_EQ(Load(WithValue(ByteLevelMetadata(), "eot_token_id", uint64_t{7})).special().eog, (Ids{7, 258, 259}));
 }
 
 TEST(GgufTokenizer, HarmonyMessagesEndWithoutEndingTheAnswer) {
@@ -136,16 +136,16 @@ TEST(GgufTokenizer, SpecialTokensComeFromTheFile) {
   const Tokenizer none = Load(ByteLevelMetadata());
   EXPECT_EQ(none.special().bos, std::nullopt);
   EXPECT_EQ(none.Encode("he", {.add_special = true}), Ids{256});
-  GgufMetadata metadata = With(ByteLevelMetadata(), "bos_token_id", uint64_t{258});
+  GgufMetadata metadata = WithValue(ByteLevelMetadata(), "bos_token_id", uint64_t{258});
   EXPECT_EQ(Load(metadata).Encode("he", {.add_special = true}), Ids{256});  // gpt2 models add none unless told
-  metadata = With(metadata, "add_bos_token", true);
-  metadata = With(metadata, "add_eos_token", true);
+  metadata = WithValue(metadata, "add_bos_token", true);
+  metadata = WithValue(metadata, "add_eos_token", true);
   EXPECT_EQ(Load(metadata).Encode("he", {.add_special = true}), (Ids{258, 256, 258}));
   EXPECT_EQ(Load(metadata).Encode("he", {}), Ids{256});
-  const Tokenizer warned = Load(With(ByteLevelMetadata(), "add_bos_token", true));
+  const Tokenizer warned = Load(WithValue(ByteLevelMetadata(), "add_bos_token", true));
   EXPECT_FALSE(warned.special().add_bos);
   EXPECT_EQ(warned.warnings(), std::vector<std::string>{"m.gguf: add_bos_token is set, but there is no bos_token_id"});
-  EXPECT_EQ(Load(With(ByteLevelMetadata(), "bos_token_id", uint64_t{UINT32_MAX})).special().bos, std::nullopt);
+  EXPECT_EQ(Load(WithValue(ByteLevelMetadata(), "bos_token_id", uint64_t{UINT32_MAX})).special().bos, std::nullopt);
 }
 
 TEST(GgufTokenizer, FindsTokensBySpelling) {
@@ -167,7 +167,7 @@ TEST(GgufTokenizer, SpmPutsASpaceFirstAndDropsItAgain) {
   EXPECT_EQ(tokenizer.Piece(7, false), " a");
   EXPECT_EQ(tokenizer.special().unk, 0);
   EXPECT_EQ(tokenizer.description(), "SentencePiece BPE, 10 tokens");
-  const Tokenizer bare = Load(With(SpmMetadata(), "add_space_prefix", false));
+  const Tokenizer bare = Load(WithValue(SpmMetadata(), "add_space_prefix", false));
   EXPECT_EQ(bare.Encode("ab a", {}), (Ids{8, 7}));
   EXPECT_EQ(bare.Decode({7}, false), " a");
 }
@@ -191,49 +191,49 @@ TEST(GgufTokenizer, AMissingPreIsTheDefaultWithAWarning) {
 }
 
 TEST(GgufTokenizer, AnUnknownPreNamesTheKnownOnesAndCanBeOverridden) {
-  const GgufMetadata metadata = With(ByteLevelMetadata(), "pre", std::string_view("nonesuch"));
-  const std::string message = Message(metadata);
+  const GgufMetadata metadata = WithValue(ByteLevelMetadata(), "pre", std::string_view("nonesuch"));
+  const std::string message = MetadataMessage(metadata);
   EXPECT_TRUE(
       message.starts_with("m.gguf: tokenizer.ggml.pre: unknown pre-tokenizer 'nonesuch', known: default, gpt-2, "))
       << message;
   EXPECT_EQ(Load(metadata, "llama-bpe").description(), "BPE (llama-bpe), 261 tokens");
-  EXPECT_NE(Message(ByteLevelMetadata(), "bad"), "no error");
+  EXPECT_NE(MetadataMessage(ByteLevelMetadata(), "bad"), "no error");
 }
 
 TEST(GgufTokenizer, BrokenFilesAreErrorsThatNameTheField) {
   const std::string g = "m.gguf: tokenizer.ggml.";
   const GgufMetadata bytes = ByteLevelMetadata(), spm = SpmMetadata();
-  EXPECT_EQ(Message({}), g + "model: missing; the file has no tokenizer");
-  EXPECT_EQ(Message(With(bytes, "model", uint64_t{1})), g + "model: is no string");
-  EXPECT_EQ(Message(With(bytes, "model", std::string_view("bert"))), g + "model: 'bert', supported: gpt2, llama");
-  EXPECT_EQ(Message(Without(bytes, "tokens")), g + "tokens: missing");
-  EXPECT_EQ(Message(With(bytes, "tokens", GgufArray(Strings{}))), g + "tokens: no tokens");
-  EXPECT_EQ(Message(With(bytes, "tokens", GgufArray(Ints{1}))), g + "tokens: is no array of strings");
-  EXPECT_EQ(Message(With(bytes, "token_type", GgufArray(Ints{1, 2}))), g + "token_type: 2 entries for 261 tokens");
-  EXPECT_EQ(Message(With(bytes, "token_type", GgufArray(Floats(261)))), g + "token_type: is no array of integers");
-  EXPECT_EQ(Message(With(bytes, "token_type", GgufArray(Ints(261, 9)))),
+  EXPECT_EQ(MetadataMessage({}), g + "model: missing; the file has no tokenizer");
+  EXPECT_EQ(MetadataMessage(WithValue(bytes, "model", uint64_t{1})), g + "model: is no string");
+  EXPECT_EQ(MetadataMessage(WithValue(bytes, "model", std::string_view("bert"))), g + "model: 'bert', supported: gpt2, llama");
+  EXPECT_EQ(MetadataMessage(Without(bytes, "tokens")), g + "tokens: missing");
+  EXPECT_EQ(MetadataMessage(WithValue(bytes, "tokens", GgufArray(Strings{}))), g + "tokens: no tokens");
+  EXPECT_EQ(MetadataMessage(WithValue(bytes, "tokens", GgufArray(Ints{1}))), g + "tokens: is no array of strings");
+  EXPECT_EQ(MetadataMessage(WithValue(bytes, "token_type", GgufArray(Ints{1, 2}))), g + "token_type: 2 entries for 261 tokens");
+  EXPECT_EQ(MetadataMessage(WithValue(bytes, "token_type", GgufArray(Floats(261)))), g + "token_type: is no array of integers");
+  EXPECT_EQ(MetadataMessage(WithValue(bytes, "token_type", GgufArray(Ints(261, 9)))),
             g + "token_type: token 0 has type 9, wanted 1 to 6");
-  EXPECT_EQ(Message(With(bytes, "token_type", GgufArray(Ints(261, -1)))),
+  EXPECT_EQ(MetadataMessage(WithValue(bytes, "token_type", GgufArray(Ints(261, -1)))),
             g + "token_type: token 0 has type -1, wanted 1 to 6");
-  EXPECT_EQ(Message(Without(bytes, "merges")), g + "merges: missing; without merges every byte would be a token");
-  EXPECT_EQ(Message(With(bytes, "merges", GgufArray(Strings{}))),
+  EXPECT_EQ(MetadataMessage(Without(bytes, "merges")), g + "merges: missing; without merges every byte would be a token");
+  EXPECT_EQ(MetadataMessage(WithValue(bytes, "merges", GgufArray(Strings{}))),
             g + "merges: no merges; without them every byte would be a token");
-  EXPECT_EQ(Message(With(bytes, "merges", GgufArray(Strings{"h e", "x"}))),
+  EXPECT_EQ(MetadataMessage(WithValue(bytes, "merges", GgufArray(Strings{"h e", "x"}))),
             g + "merges: merge 1: 'x' has no space between two texts");
-  EXPECT_EQ(Message(With(bytes, "merges", GgufArray(Strings{"h e", "h e"}))),
+  EXPECT_EQ(MetadataMessage(WithValue(bytes, "merges", GgufArray(Strings{"h e", "h e"}))),
             "m.gguf: merge 1: the pair 'h', 'e' stands there twice");
-  EXPECT_EQ(Message(With(bytes, "eos_token_id", uint64_t{261})),
+  EXPECT_EQ(MetadataMessage(WithValue(bytes, "eos_token_id", uint64_t{261})),
             g + "eos_token_id: token id 261, but the vocabulary has 261 tokens");
-  EXPECT_EQ(Message(With(bytes, "eos_token_id", 1.5)), g + "eos_token_id: is no integer");
-  EXPECT_EQ(Message(With(bytes, "add_bos_token", uint64_t{1})), g + "add_bos_token: is no bool");
-  EXPECT_EQ(Message(Without(spm, "scores")), g + "scores: missing");
-  EXPECT_EQ(Message(With(spm, "scores", GgufArray(Floats{1}))), g + "scores: 1 entries for 10 tokens");
-  EXPECT_EQ(Message(With(spm, "scores", GgufArray(Floats(10, std::numeric_limits<double>::quiet_NaN())))),
+  EXPECT_EQ(MetadataMessage(WithValue(bytes, "eos_token_id", 1.5)), g + "eos_token_id: is no integer");
+  EXPECT_EQ(MetadataMessage(WithValue(bytes, "add_bos_token", uint64_t{1})), g + "add_bos_token: is no bool");
+  EXPECT_EQ(MetadataMessage(Without(spm, "scores")), g + "scores: missing");
+  EXPECT_EQ(MetadataMessage(WithValue(spm, "scores", GgufArray(Floats{1}))), g + "scores: 1 entries for 10 tokens");
+  EXPECT_EQ(MetadataMessage(WithValue(spm, "scores", GgufArray(Floats(10, std::numeric_limits<double>::quiet_NaN())))),
             g + "scores: the score of token 0 is not a number");
-  EXPECT_EQ(Message(With(spm, "tokens",
+  EXPECT_EQ(MetadataMessage(WithValue(spm, "tokens",
                          GgufArray(Strings{"<unk>", "<s>", "</s>", "<0xZZ>", "▁", "a", "b", "▁a", "ab", "u"}))),
             g + "token_type: token 3 is a byte, but its text '<0xZZ>' is not of the form <0x0A>");
-  EXPECT_EQ(Message(With(spm, "tokens",
+  EXPECT_EQ(MetadataMessage(WithValue(spm, "tokens",
                          GgufArray(Strings{"<unk>", "<s>", "</s>", "<0x0A>", "▁", "a", "a", "▁a", "ab", "u"}))),
             "m.gguf: tokens 5 and 6 have the same text 'a'");
 }

@@ -10,7 +10,7 @@
 namespace npumoe {
 namespace {
 
-constexpr int kMaxDepth = 8;           // of Sequence in Sequence; real files have one
+constexpr int kMaxSequenceDepth = 8;           // of Sequence in Sequence; real files have one
 constexpr size_t kMaxSplitSteps = 64;  // real files have at most five
 
 // The pattern of the ByteLevel pre-tokenizer, GPT-2's.
@@ -46,7 +46,7 @@ Result<Regex> CompilePattern(const JsonField& field, const PatternText& pattern)
 // Runs read(item) on the components of a Sequence, which each kind of component lists under its own key.
 template <typename Read>
 Status ForEachIn(const JsonField& sequence, std::string_view key, int depth, Read read) {
-  if (depth >= kMaxDepth) return sequence.Unsupported("sequences are nested more than {} deep", kMaxDepth);
+  if (depth >= kMaxSequenceDepth) return sequence.Unsupported("sequences are nested more than {} deep", kMaxSequenceDepth);
   NM_TRY_VAR(const JsonField items, sequence.Array(key));
   for (size_t i = 0; i < items.value().size(); ++i) NM_TRY(read(items.Item(i)));
   return Ok{};

@@ -10,8 +10,6 @@
 namespace npumoe {
 namespace {
 
-bool IsByte(ElemType elem) { return elem == ElemType::kI8 || elem == ElemType::kU8; }
-
 // A parameter that holds plain data: a constant, or the result of another decoding op.
 Result<const ValueType*> Data(OpReader& in, std::string_view param) {
   NM_TRY_VAR(const ValueType* type, in.Type(param));

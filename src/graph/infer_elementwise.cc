@@ -24,8 +24,6 @@ Status CheckScale(OpReader& in, std::span<const size_t> dims) {
   return Ok{};
 }
 
-bool IsByte(ElemType elem) { return elem == ElemType::kI8 || elem == ElemType::kU8; }
-
 }  // namespace
 
 Result<Types> InferUnary(OpReader& in) {

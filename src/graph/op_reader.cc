@@ -11,6 +11,7 @@
 namespace npumoe {
 
 bool IsFloat(ElemType elem) { return elem == ElemType::kF16 || elem == ElemType::kF32; }
+bool IsByte(ElemType elem) { return elem == ElemType::kI8 || elem == ElemType::kU8; }
 bool IsInt(ElemType elem) { return !IsFloat(elem) && elem != ElemType::kBool && elem != ElemType::kString; }
 
 Result<ElemType> ElemFromName(std::string_view name) {

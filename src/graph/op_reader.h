@@ -14,6 +14,7 @@ namespace npumoe {
 
 bool IsFloat(ElemType elem);  // fp16, fp32
 bool IsInt(ElemType elem);    // any whole-number type, sub-byte ones included; not bool
+bool IsByte(ElemType elem);   // int8, uint8
 
 // "fp16", "int32", ... as `cast` and the like name them; sub-byte types and string are not among them.
 Result<ElemType> ElemFromName(std::string_view name);

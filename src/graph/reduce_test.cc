@@ -10,7 +10,7 @@
 namespace npumoe {
 namespace {
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 TEST(Softmax, AlongANegativeAxis) {
   OneOp t;
@@ -67,7 +67,7 @@ TEST(Reduce, OverAllAxesGivesAScalarAndOverflowsInHalf) {
   OneOp t;
   const ValueId x = t.F16({2, 1}, {65504, 65504});
   ExpectFloats(t.Run(OpKind::kReduceSum, {{"x", {x}}, {"axes", {t.Vec({0, 1})}}, {"keep_dims", {t.b.Bool(false)}}}), {},
-               {131008}, {kInf});
+               {131008}, {kInfinity});
 }
 
 TEST(Reduce, MeanSumsWiderThanHalf) {

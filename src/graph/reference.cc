@@ -14,13 +14,13 @@
 namespace npumoe {
 namespace {
 
-struct Rule {
+struct ReferenceRule {
   OpKind kind;
   Status (*run)(OpRun&);
 };
 
 // Everything else is elementwise or a reduction.
-constexpr Rule kRules[] = {
+constexpr ReferenceRule kReferenceRules[] = {
     {OpKind::kConv, RunConv},
     {OpKind::kLinear, RunLinear},
     {OpKind::kMatMul, RunMatMul},
@@ -79,7 +79,7 @@ constexpr Rule kRules[] = {
 };
 
 Status RunByFamily(OpRun& run) {
-  for (const Rule& rule : kRules) {
+  for (const ReferenceRule& rule : kReferenceRules) {
     if (rule.kind == run.kind()) return rule.run(run);
   }
   return RunElementwise(run);

@@ -7,21 +7,21 @@
 namespace npumoe {
 namespace {
 
-const std::vector<float> kSix{1, 2, 3, 4, 5, 6};
+const std::vector<float> kSixValues{1, 2, 3, 4, 5, 6};
 
 TEST(Reshape, FillsInTheOneUnknownSize) {
   OneOp t;
-  ExpectFloats(t.Run(OpKind::kReshape, {{"x", {t.F16({2, 3}, kSix)}}, {"shape", {t.Vec({3, -1, 1})}}}), {3, 2, 1},
-               kSix);
+  ExpectFloats(t.Run(OpKind::kReshape, {{"x", {t.F16({2, 3}, kSixValues)}}, {"shape", {t.Vec({3, -1, 1})}}}), {3, 2, 1},
+               kSixValues);
   OneOp z;
-  ExpectFloats(z.Run(OpKind::kReshape, {{"x", {z.F16({2, 3}, kSix)}}, {"shape", {z.Vec({0, 1, 3})}}}), {2, 1, 3}, kSix);
+  ExpectFloats(z.Run(OpKind::kReshape, {{"x", {z.F16({2, 3}, kSixValues)}}, {"shape", {z.Vec({0, 1, 3})}}}), {2, 1, 3}, kSixValues);
 }
 
 TEST(Reshape, RefusesWhatDoesNotHoldAllElements) {
   const std::string at = "graph: function 'main', op 0 (reshape), parameter 'shape': ";
   const auto error = [](std::initializer_list<int32_t> shape) {
     OneOp t;
-    return t.Error(OpKind::kReshape, {{"x", {t.F16({2, 3}, kSix)}}, {"shape", {t.Vec(shape)}}});
+    return t.Error(OpKind::kReshape, {{"x", {t.F16({2, 3}, kSixValues)}}, {"shape", {t.Vec(shape)}}});
   };
   EXPECT_EQ(error({4, -1}), at + "[4, -1] does not hold the 6 elements of x fp16[2, 3]");
   EXPECT_EQ(error({5}), at + "[5] does not hold the 6 elements of x fp16[2, 3]");
@@ -34,32 +34,32 @@ TEST(Reshape, RefusesWhatDoesNotHoldAllElements) {
 
 TEST(Transpose, MovesAxes) {
   OneOp t;
-  ExpectFloats(t.Run(OpKind::kTranspose, {{"x", {t.F16({1, 2, 3}, kSix)}}, {"perm", {t.Vec({2, 0, -2})}}}), {3, 1, 2},
+  ExpectFloats(t.Run(OpKind::kTranspose, {{"x", {t.F16({1, 2, 3}, kSixValues)}}, {"perm", {t.Vec({2, 0, -2})}}}), {3, 1, 2},
                {1, 4, 2, 5, 3, 6});
   OneOp s;
-  EXPECT_EQ(s.Error(OpKind::kTranspose, {{"x", {s.F16({2, 3}, kSix)}}, {"perm", {s.Vec({0})}}}),
+  EXPECT_EQ(s.Error(OpKind::kTranspose, {{"x", {s.F16({2, 3}, kSixValues)}}, {"perm", {s.Vec({0})}}}),
             "graph: function 'main', op 0 (transpose), parameter 'perm': has 1 axes, wanted 2");
 }
 
 TEST(ExpandDims, CountsAxesInTheResultAndSqueezeTakesThemAway) {
   OneOp t;
-  ExpectFloats(t.Run(OpKind::kExpandDims, {{"x", {t.F16({2, 3}, kSix)}}, {"axes", {t.Vec({0, -1})}}}), {1, 2, 3, 1},
-               kSix);
+  ExpectFloats(t.Run(OpKind::kExpandDims, {{"x", {t.F16({2, 3}, kSixValues)}}, {"axes", {t.Vec({0, -1})}}}), {1, 2, 3, 1},
+               kSixValues);
   OneOp s;
-  ExpectFloats(s.Run(OpKind::kSqueeze, {{"x", {s.F16({1, 6, 1}, kSix)}}, {"axes", {s.Vec({-1})}}}), {1, 6}, kSix);
+  ExpectFloats(s.Run(OpKind::kSqueeze, {{"x", {s.F16({1, 6, 1}, kSixValues)}}, {"axes", {s.Vec({-1})}}}), {1, 6}, kSixValues);
   OneOp all;
-  ExpectFloats(all.Run(OpKind::kSqueeze, {{"x", {all.F16({1, 6, 1}, kSix)}}}), {6}, kSix);
+  ExpectFloats(all.Run(OpKind::kSqueeze, {{"x", {all.F16({1, 6, 1}, kSixValues)}}}), {6}, kSixValues);
   OneOp bad;
-  EXPECT_EQ(bad.Error(OpKind::kSqueeze, {{"x", {bad.F16({1, 6}, kSix)}}, {"axes", {bad.Vec({1})}}}),
+  EXPECT_EQ(bad.Error(OpKind::kSqueeze, {{"x", {bad.F16({1, 6}, kSixValues)}}, {"axes", {bad.Vec({1})}}}),
             "graph: function 'main', op 0 (squeeze), parameter 'axes': axis 1 of fp16[1, 6] is not 1");
 }
 
 TEST(ExpandDims, RefusesMoreAxesThanAValueHas) {
   OneOp t;
-  EXPECT_EQ(t.Error(OpKind::kExpandDims, {{"x", {t.F16({6}, kSix)}}, {"axes", {t.Vec({0, 1, 2, 3, 4, 5})}}}),
+  EXPECT_EQ(t.Error(OpKind::kExpandDims, {{"x", {t.F16({6}, kSixValues)}}, {"axes", {t.Vec({0, 1, 2, 3, 4, 5})}}}),
             "graph: function 'main', op 0 (expand_dims), parameter 'axes': adds 6 axes, a value has at most 5");
   OneOp s;
-  EXPECT_EQ(s.Error(OpKind::kTranspose, {{"x", {s.F16({2, 3}, kSix)}}, {"perm", {s.Vec({0, 1, 2})}}}),
+  EXPECT_EQ(s.Error(OpKind::kTranspose, {{"x", {s.F16({2, 3}, kSixValues)}}, {"perm", {s.Vec({0, 1, 2})}}}),
             "graph: function 'main', op 0 (transpose), parameter 'perm': names 3 axes of a value of rank 2");
 }
 
@@ -69,14 +69,14 @@ TEST(Concat, AlongAnyAxisAndInterleaved) {
     const ValueId x = t.F16({1, 2}, {1, 2}), y = t.F16({2, 2}, {3, 4, 5, 6});
     ExpectFloats(
         t.Run(OpKind::kConcat, {{"values", {x, y}}, {"axis", {t.b.Int(axis)}}, {"interleave", {t.b.Bool(false)}}}),
-        {3, 2}, kSix);
+        {3, 2}, kSixValues);
   }
   {
     OneOp t;
     const ValueId x = t.F16({2, 1}, {1, 4}), y = t.F16({2, 2}, {2, 3, 5, 6});
     ExpectFloats(
         t.Run(OpKind::kConcat, {{"values", {x, y}}, {"axis", {t.b.Int(-1)}}, {"interleave", {t.b.Bool(false)}}}),
-        {2, 3}, kSix);
+        {2, 3}, kSixValues);
   }
   OneOp t;
   const ValueId x = t.F16({3, 1}, {1, 2, 3}), y = t.F16({3, 1}, {4, 5, 6});
@@ -86,7 +86,7 @@ TEST(Concat, AlongAnyAxisAndInterleaved) {
 
 TEST(Concat, RefusesMisfits) {
   OneOp t;
-  const ValueId x = t.F16({1, 2}, {1, 2}), y = t.F16({2, 3}, kSix);
+  const ValueId x = t.F16({1, 2}, {1, 2}), y = t.F16({2, 3}, kSixValues);
   EXPECT_EQ(t.Error(OpKind::kConcat, {{"values", {x, y}}, {"axis", {t.b.Int(0)}}, {"interleave", {t.b.Bool(false)}}}),
             "graph: function 'main', op 0 (concat), parameter 'values': fp16[2, 3] does not fit fp16[1, 2]");
   OneOp u;
@@ -98,22 +98,22 @@ TEST(Concat, RefusesMisfits) {
 TEST(Stack, MakesAnAxis) {
   OneOp t;
   const ValueId x = t.F16({3}, {1, 3, 5}), y = t.F16({3}, {2, 4, 6});
-  ExpectFloats(t.Run(OpKind::kStack, {{"values", {x, y}}, {"axis", {t.b.Int(-1)}}}), {3, 2}, kSix);
+  ExpectFloats(t.Run(OpKind::kStack, {{"values", {x, y}}, {"axis", {t.b.Int(-1)}}}), {3, 2}, kSixValues);
   OneOp u;
   const ValueId a = u.F16({3}, {1, 2, 3}), b = u.F16({3}, {4, 5, 6});
-  ExpectFloats(u.Run(OpKind::kStack, {{"values", {a, b}}, {"axis", {u.b.Int(0)}}}), {2, 3}, kSix);
+  ExpectFloats(u.Run(OpKind::kStack, {{"values", {a, b}}, {"axis", {u.b.Int(0)}}}), {2, 3}, kSixValues);
 }
 
 TEST(Split, EvenlyAndBySizes) {
   OneOp t;
   const auto even =
-      t.Run(OpKind::kSplit, {{"x", {t.F16({2, 3}, kSix)}}, {"num_splits", {t.b.Int(3)}}, {"axis", {t.b.Int(-1)}}});
+      t.Run(OpKind::kSplit, {{"x", {t.F16({2, 3}, kSixValues)}}, {"num_splits", {t.b.Int(3)}}, {"axis", {t.b.Int(-1)}}});
   ASSERT_EQ(even.f32.size(), 3u);
   EXPECT_EQ(even.f32[0].floats, (std::vector<float>{1, 4}));
   EXPECT_EQ(even.f32[2].floats, (std::vector<float>{3, 6}));
   OneOp u;
   const auto sizes =
-      u.Run(OpKind::kSplit, {{"x", {u.F16({2, 3}, kSix)}}, {"split_sizes", {u.Vec({2, 1})}}, {"axis", {u.b.Int(1)}}});
+      u.Run(OpKind::kSplit, {{"x", {u.F16({2, 3}, kSixValues)}}, {"split_sizes", {u.Vec({2, 1})}}, {"axis", {u.b.Int(1)}}});
   ASSERT_EQ(sizes.f16.size(), 2u);
   EXPECT_EQ(sizes.f16[0].floats, (std::vector<float>{1, 2, 4, 5}));
   EXPECT_EQ(sizes.f16[1].floats, (std::vector<float>{3, 6}));
@@ -122,11 +122,11 @@ TEST(Split, EvenlyAndBySizes) {
 TEST(Split, RefusesWhatDoesNotAddUp) {
   OneOp t;
   EXPECT_EQ(
-      t.Error(OpKind::kSplit, {{"x", {t.F16({2, 3}, kSix)}}, {"num_splits", {t.b.Int(2)}}, {"axis", {t.b.Int(1)}}}),
+      t.Error(OpKind::kSplit, {{"x", {t.F16({2, 3}, kSixValues)}}, {"num_splits", {t.b.Int(2)}}, {"axis", {t.b.Int(1)}}}),
       "graph: function 'main', op 0 (split), parameter 'num_splits': 2, wanted a divisor of 3");
   OneOp u;
   EXPECT_EQ(
-      u.Error(OpKind::kSplit, {{"x", {u.F16({2, 3}, kSix)}}, {"split_sizes", {u.Vec({1, 1})}}, {"axis", {u.b.Int(1)}}}),
+      u.Error(OpKind::kSplit, {{"x", {u.F16({2, 3}, kSixValues)}}, {"split_sizes", {u.Vec({1, 1})}}, {"axis", {u.b.Int(1)}}}),
       "graph: function 'main', op 0 (split), parameter 'split_sizes': add up to 2, the axis has 3");
 }
 
@@ -135,12 +135,12 @@ TEST(SliceByIndex, NegativeEndsStridesAndMasks) {
     OneOp t;
     ExpectFloats(
         t.Run(OpKind::kSliceByIndex,
-              {{"x", {t.F16({6}, kSix)}}, {"begin", {t.Vec({-5})}}, {"end", {t.Vec({-1})}}, {"stride", {t.Vec({2})}}}),
+              {{"x", {t.F16({6}, kSixValues)}}, {"begin", {t.Vec({-5})}}, {"end", {t.Vec({-1})}}, {"stride", {t.Vec({2})}}}),
         {2}, {2, 4});
   }
   {
     OneOp t;  // backwards over everything
-    ExpectFloats(t.Run(OpKind::kSliceByIndex, {{"x", {t.F16({6}, kSix)}},
+    ExpectFloats(t.Run(OpKind::kSliceByIndex, {{"x", {t.F16({6}, kSixValues)}},
                                                {"begin", {t.Vec({0})}},
                                                {"end", {t.Vec({0})}},
                                                {"stride", {t.Vec({-2})}},
@@ -150,7 +150,7 @@ TEST(SliceByIndex, NegativeEndsStridesAndMasks) {
   }
   {
     OneOp t;  // x[1, :2] with the first axis gone
-    ExpectFloats(t.Run(OpKind::kSliceByIndex, {{"x", {t.F16({2, 3}, kSix)}},
+    ExpectFloats(t.Run(OpKind::kSliceByIndex, {{"x", {t.F16({2, 3}, kSixValues)}},
                                                {"begin", {t.Vec({1, 7})}},
                                                {"end", {t.Vec({0, 2})}},
                                                {"begin_mask", {t.Flags({false, true})}},
@@ -161,29 +161,29 @@ TEST(SliceByIndex, NegativeEndsStridesAndMasks) {
     OneOp t;  // the last step overshoots
     ExpectFloats(
         t.Run(OpKind::kSliceByIndex,
-              {{"x", {t.F16({6}, kSix)}}, {"begin", {t.Vec({0})}}, {"end", {t.Vec({6})}}, {"stride", {t.Vec({4})}}}),
+              {{"x", {t.F16({6}, kSixValues)}}, {"begin", {t.Vec({0})}}, {"end", {t.Vec({6})}}, {"stride", {t.Vec({4})}}}),
         {2}, {1, 5});
   }
   OneOp t;  // an end beyond the axis is its end
   ExpectFloats(
-      t.Run(OpKind::kSliceByIndex, {{"x", {t.F16({6}, kSix)}}, {"begin", {t.Vec({4})}}, {"end", {t.Vec({100})}}}), {2},
+      t.Run(OpKind::kSliceByIndex, {{"x", {t.F16({6}, kSixValues)}}, {"begin", {t.Vec({4})}}, {"end", {t.Vec({100})}}}), {2},
       {5, 6});
 }
 
 TEST(SliceByIndex, RefusesEmptyRangesAndRunTimeOnes) {
   OneOp t;
   EXPECT_EQ(
-      t.Error(OpKind::kSliceByIndex, {{"x", {t.F16({6}, kSix)}}, {"begin", {t.Vec({3})}}, {"end", {t.Vec({3})}}}),
+      t.Error(OpKind::kSliceByIndex, {{"x", {t.F16({6}, kSixValues)}}, {"begin", {t.Vec({3})}}, {"end", {t.Vec({3})}}}),
       "graph: function 'main', op 0 (slice_by_index), parameter 'end': axis 0: range 3 to 3 by 1 of 6 elements is "
       "empty");
   OneOp z;
   EXPECT_EQ(
       z.Error(OpKind::kSliceByIndex,
-              {{"x", {z.F16({6}, kSix)}}, {"begin", {z.Vec({3})}}, {"end", {z.Vec({4})}}, {"stride", {z.Vec({0})}}}),
+              {{"x", {z.F16({6}, kSixValues)}}, {"begin", {z.Vec({3})}}, {"end", {z.Vec({4})}}, {"stride", {z.Vec({0})}}}),
       "graph: function 'main', op 0 (slice_by_index), parameter 'stride': is 0, wanted anything else");
   OneOp r;
   EXPECT_EQ(
-      r.Error(OpKind::kSliceByIndex, {{"x", {r.F16({6}, kSix)}}, {"begin", {r.I32({1}, {3})}}, {"end", {r.Vec({4})}}}),
+      r.Error(OpKind::kSliceByIndex, {{"x", {r.F16({6}, kSixValues)}}, {"begin", {r.I32({1}, {3})}}, {"end", {r.Vec({4})}}}),
       "graph: function 'main', op 0 (slice_by_index), parameter 'begin': must be a constant, got the run-time value "
       "'in_2'");
 }
@@ -191,35 +191,35 @@ TEST(SliceByIndex, RefusesEmptyRangesAndRunTimeOnes) {
 TEST(SliceBySize, ConstantAndRunTimeBegin) {
   OneOp t;
   ExpectFloats(t.Run(OpKind::kSliceBySize,
-                     {{"x", {t.F16({2, 3}, kSix)}}, {"begin", {t.Vec({1, 1})}}, {"size", {t.Vec({1, -1})}}}),
+                     {{"x", {t.F16({2, 3}, kSixValues)}}, {"begin", {t.Vec({1, 1})}}, {"size", {t.Vec({1, -1})}}}),
                {1, 2}, {5, 6});
   OneOp r;
   ExpectFloats(r.Run(OpKind::kSliceBySize,
-                     {{"x", {r.F16({2, 3}, kSix)}}, {"begin", {r.I32({2}, {0, 1})}}, {"size", {r.Vec({2, 1})}}}),
+                     {{"x", {r.F16({2, 3}, kSixValues)}}, {"begin", {r.I32({2}, {0, 1})}}, {"size", {r.Vec({2, 1})}}}),
                {2, 1}, {2, 5});
   OneOp late;
   EXPECT_EQ(
       late.Error(OpKind::kSliceBySize,
-                 {{"x", {late.F16({2, 3}, kSix)}}, {"begin", {late.I32({2}, {0, 3})}}, {"size", {late.Vec({2, 1})}}}),
+                 {{"x", {late.F16({2, 3}, kSixValues)}}, {"begin", {late.I32({2}, {0, 3})}}, {"size", {late.Vec({2, 1})}}}),
       "graph: function 'main', op 0 (slice_by_size), parameter 'begin': axis 1: 1 elements from 3 of 3");
   OneOp early;
   EXPECT_EQ(
       early.Error(OpKind::kSliceBySize,
-                  {{"x", {early.F16({2, 3}, kSix)}}, {"begin", {early.Vec({0, 2})}}, {"size", {early.Vec({2, 2})}}}),
+                  {{"x", {early.F16({2, 3}, kSixValues)}}, {"begin", {early.Vec({0, 2})}}, {"size", {early.Vec({2, 2})}}}),
       "graph: function 'main', op 0 (slice_by_size), parameter 'size': axis 1: 2 elements from 2 of 3");
 }
 
 TEST(SliceUpdate, WritesTheRangeConstantOrNot) {
   for (const bool run_time : {false, true}) {
     OneOp t;
-    const ValueId x = t.F16({2, 3}, kSix), update = t.F16({2, 1}, {-1, -2});
+    const ValueId x = t.F16({2, 3}, kSixValues), update = t.F16({2, 1}, {-1, -2});
     const ValueId begin = run_time ? t.I32({2}, {0, 1}) : t.Vec({0, 1}),
                   end = run_time ? t.I32({2}, {2, 2}) : t.Vec({2, 2});
     ExpectFloats(t.Run(OpKind::kSliceUpdate, {{"x", {x}}, {"update", {update}}, {"begin", {begin}}, {"end", {end}}}),
                  {2, 3}, {1, -1, 3, 4, -2, 6});
   }
   OneOp t;
-  const ValueId x = t.F16({2, 3}, kSix), update = t.F16({2, 2}, {-1, -2, -3, -4});
+  const ValueId x = t.F16({2, 3}, kSixValues), update = t.F16({2, 2}, {-1, -2, -3, -4});
   EXPECT_EQ(t.Error(OpKind::kSliceUpdate,
                     {{"x", {x}}, {"update", {update}}, {"begin", {t.Vec({0, 1})}}, {"end", {t.Vec({2, 2})}}}),
             "graph: function 'main', op 0 (slice_update), parameter 'update': wanted fp16[2, 1], got fp16[2, 2]");
@@ -272,7 +272,7 @@ TEST(BandPart, KeepsABand) {
   for (const auto& c : cases) {
     OneOp t;
     ExpectFloats(t.Run(OpKind::kBandPart,
-                       {{"x", {t.F16({2, 3}, kSix)}}, {"lower", {t.b.Int(c.lower)}}, {"upper", {t.b.Int(c.upper)}}}),
+                       {{"x", {t.F16({2, 3}, kSixValues)}}, {"lower", {t.b.Int(c.lower)}}, {"upper", {t.b.Int(c.upper)}}}),
                  {2, 3}, c.wanted);
   }
 }

@@ -15,7 +15,7 @@ namespace {
 class HalfProductTest : public EveryTarget {};
 NM_FOR_EVERY_TARGET(HalfProductTest);
 
-constexpr uint16_t kGuard = 0xbeef;
+constexpr uint16_t kProductGuard = 0xbeef;
 
 struct Case {
   size_t m, k, n;
@@ -24,7 +24,7 @@ struct Case {
   std::vector<int8_t> bytes;
 
   Case(Random& random, size_t rows, size_t inner, size_t columns, bool int8)
-      : m(rows), k(inner), n(columns), stores_bytes(int8), b(inner * columns), y(rows * columns + 1, kGuard) {
+      : m(rows), k(inner), n(columns), stores_bytes(int8), b(inner * columns), y(rows * columns + 1, kProductGuard) {
     const auto fill = [&](std::vector<uint16_t>& values, float scale) {
       for (uint16_t& half : values) half = F32ToF16(scale * static_cast<float>(random.Gaussian()));
     };
@@ -55,7 +55,7 @@ struct Case {
                                                       << ": row " << row << ", column " << column;
       }
     }
-    ASSERT_EQ(y[m * n], kGuard);
+    ASSERT_EQ(y[m * n], kProductGuard);
   }
 };
 
@@ -112,7 +112,7 @@ TEST_P(HalfProductTest, ManyJobsAndColumnsOnAnyNumberOfThreads) {
 TEST_P(HalfProductTest, EmptyInnerDimensionGivesZeros) {
   ThreadPool pool(1);
   HalfProduct product(pool);
-  std::vector<uint16_t> y(6, kGuard);
+  std::vector<uint16_t> y(6, kProductGuard);
   const uint16_t none = 0;
   const HalfProductJob jobs[] = {{{.halves = &none}, &none, y.data(), 2, 0, 3},
                                  {{.halves = &none}, &none, nullptr, 0, 4, 3}};

@@ -12,7 +12,7 @@
 namespace npumoe {
 namespace {
 
-constexpr double kEps = 0x1.0p-24;  // one rounding of f32, relative
+constexpr double kRopeEps = 0x1.0p-24;  // one rounding of f32, relative
 
 class Rope : public EveryTarget {};
 NM_FOR_EVERY_TARGET(Rope);
@@ -46,13 +46,13 @@ TEST(RopeCosSin, IsExactAtPositionsThatF32AnglesLose) {
   const double want_cos[] = {0.9943839639136522, -0.998595003971493, 0.6976730326230466},
                want_sin[] = {0.10583256734754364, -0.05299073544662199, 0.716416317200105};
   for (size_t i = 0; i < 3; ++i) {
-    EXPECT_NEAR(cos[i], want_cos[i], kEps) << i;
-    EXPECT_NEAR(sin[i], want_sin[i], kEps) << i;
+    EXPECT_NEAR(cos[i], want_cos[i], kRopeEps) << i;
+    EXPECT_NEAR(sin[i], want_sin[i], kRopeEps) << i;
   }
   table.scale = 1.25f;
   std::vector<float> scaled(3);
   RopeCosSin(table, 16777217, scaled, sin);
-  for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(scaled[i], 1.25 * want_cos[i], 1.25 * kEps) << i;
+  for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(scaled[i], 1.25 * want_cos[i], 1.25 * kRopeEps) << i;
 }
 
 TEST_P(Rope, QuarterTurnsOfHandWorkedPairs) {
@@ -82,7 +82,7 @@ TEST_P(Rope, MatchesDoubleAtEveryTail) {
         const size_t a = interleaved ? 2 * i : i, b = interleaved ? 2 * i + 1 : i + n_pairs;
         const double xa = x[a], xb = x[b], c = cos[i], s = sin[i];
         // Two products and a sum round, each at most by eps of |x_a| + |x_b|.
-        const double bound = 2 * kEps * (std::abs(xa) + std::abs(xb));
+        const double bound = 2 * kRopeEps * (std::abs(xa) + std::abs(xb));
         ASSERT_NEAR(y[a], xa * c - xb * s, bound) << n_pairs << " " << i;
         ASSERT_NEAR(y[b], xb * c + xa * s, bound) << n_pairs << " " << i;
       }

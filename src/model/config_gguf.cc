@@ -17,7 +17,6 @@
 namespace npumoe {
 namespace {
 
-constexpr size_t kMaxPathInMessage = 1000;
 
 // One value per file, also where the format allows one per layer: equal values are accepted, others refused.
 class Reader {

@@ -17,7 +17,6 @@ namespace npumoe {
 namespace {
 
 constexpr size_t kMaxConfigBytes = size_t{16} << 20;  // published ones are below 100 KB
-constexpr size_t kMaxPathInMessage = 1000;
 
 bool IsFolder(const std::string& path) {
   struct stat info {};

@@ -17,7 +17,6 @@ constexpr uint32_t kScenarios = LoadScenarios::kCount;
 constexpr std::array kNpuShares{0.03, 0.15, 0.3, 0.4, 0.5, 0.6, 0.7, 0.85, 0.97};
 constexpr std::array kEnergyShares{0.0, 0.5, 1.0};  // of energy in the price, when the objective has energy in it
 constexpr size_t kPolishWork = 8'000;               // evaluations times experts: keeps planning a layer below a second
-constexpr double kLeastGain = 1 - 1e-9;             // a smaller gain could be rounding and loop for ever
 
 // Joules count as the seconds in which the CPU would burn them.
 std::vector<SidePrices> Prices(Objective objective, double joule_price, const NpuSpec& spec) {

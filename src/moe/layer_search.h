@@ -13,6 +13,7 @@
 namespace npumoe {
 
 inline constexpr size_t kMaxMenu = 4;  // capacities a group is compiled for when one is chosen per run
+inline constexpr double kLeastGain = 1 - 1e-9;  // a smaller gain could be rounding and loop for ever
 
 // What a layer's plan may look like.
 struct GroupRules {

@@ -19,7 +19,7 @@ ModelConfig ThreeExperts() {
   return config;
 }
 
-Plan Small() {
+Plan SmallPlan() {
   Plan plan;
   plan.model_hash = "m";
   plan.stats_hash = "s";
@@ -47,7 +47,7 @@ Plan Small() {
 }
 
 TEST(Plan, SurvivesAFile) {
-  const std::string text = ToJson(Small());
+  const std::string text = ToJson(SmallPlan());
   const auto read = ParsePlan(text, "plan.json");
   ASSERT_TRUE(read.ok()) << read.error().message;
   EXPECT_EQ(read->model_hash, "m");
@@ -78,7 +78,7 @@ TEST(Plan, SurvivesAFile) {
 }
 
 TEST(Plan, EveryFieldIsNeededAndTyped) {
-  const json good = json::parse(ToJson(Small()));
+  const json good = json::parse(ToJson(SmallPlan()));
   const auto refuses = [](const json& document, const std::string& field) {
     const auto read = ParsePlan(document.dump(), "plan.json");
     ASSERT_FALSE(read.ok()) << field;
@@ -101,7 +101,7 @@ TEST(Plan, EveryFieldIsNeededAndTyped) {
 }
 
 TEST(Plan, RefusesUnknownNamesAndNumbersOutOfRange) {
-  const json good = json::parse(ToJson(Small()));
+  const json good = json::parse(ToJson(SmallPlan()));
   const auto message = [&](const char* where, const json& value) {
     json bad = good;
     bad[json::json_pointer(where)] = value;
@@ -116,7 +116,7 @@ TEST(Plan, RefusesUnknownNamesAndNumbersOutOfRange) {
 }
 
 TEST(Plan, AnotherVersionIsRefusedWithTheReason) {
-  json other = json::parse(ToJson(Small()));
+  json other = json::parse(ToJson(SmallPlan()));
   other["version"] = 7;
   const auto read = ParsePlan(other.dump(), "p");
   ASSERT_FALSE(read.ok());
@@ -125,7 +125,7 @@ TEST(Plan, AnotherVersionIsRefusedWithTheReason) {
 }
 
 TEST(Plan, EveryTruncationIsAnError) {
-  const std::string good = ToJson(Small());
+  const std::string good = ToJson(SmallPlan());
   for (size_t n = 0; n + 2 < good.size(); ++n) {
     const auto read = ParsePlan(std::string_view(good).substr(0, n), "p");
     ASSERT_FALSE(read.ok()) << n;
@@ -139,35 +139,35 @@ std::string Problem(const Plan& plan) {
 }
 
 TEST(CheckPlan, WantsEveryExpertOnce) {
-  EXPECT_EQ(Problem(Small()), "");
-  Plan twice = Small();
+  EXPECT_EQ(Problem(SmallPlan()), "");
+  Plan twice = SmallPlan();
   twice.layers[0].cpu_experts = {1, 2};
   EXPECT_EQ(Problem(twice), "plan: layer 0: expert 2 is placed twice");
-  Plan missing = Small();
+  Plan missing = SmallPlan();
   missing.layers[0].cpu_experts.clear();
   EXPECT_EQ(Problem(missing), "plan: layer 0: expert 1 is placed nowhere");
-  Plan unknown = Small();
+  Plan unknown = SmallPlan();
   unknown.layers[0].cpu_experts = {3};
   EXPECT_EQ(Problem(unknown), "plan: layer 0: expert 3, the model has 3");
-  Plan dense = Small();
+  Plan dense = SmallPlan();
   dense.layers[1].cpu_experts = {0};
   EXPECT_EQ(Problem(dense), "plan: layer 1: expert 0, the model has 0");
 }
 
 TEST(CheckPlan, WantsUsableGroupsAndLengths) {
-  Plan layers = Small();
+  Plan layers = SmallPlan();
   layers.layers.pop_back();
   EXPECT_EQ(Problem(layers), "plan: 1 layers, the model has 2");
-  Plan empty = Small();
+  Plan empty = SmallPlan();
   empty.layers[0].groups[0].capacities.clear();
   EXPECT_EQ(Problem(empty), "plan: layer 0: a group without experts or capacities");
-  Plan zero = Small();
+  Plan zero = SmallPlan();
   zero.layers[0].groups[0].capacities = {0, 32};
   EXPECT_EQ(Problem(zero), "plan: layer 0: capacities are not ascending at 0");
-  Plan falling = Small();
+  Plan falling = SmallPlan();
   falling.layers[0].groups[0].capacities = {64, 32};
   EXPECT_EQ(Problem(falling), "plan: layer 0: capacities are not ascending at 32");
-  Plan buckets = Small();
+  Plan buckets = SmallPlan();
   buckets.kv_buckets = {0, 128, 128};
   EXPECT_EQ(Problem(buckets), "plan: kv_buckets are not ascending at 128");
   buckets.kv_buckets = {};
@@ -176,7 +176,7 @@ TEST(CheckPlan, WantsUsableGroupsAndLengths) {
   EXPECT_EQ(Problem(buckets), "plan: kv_buckets begin with 128, wanted 0 as layers have attention on the npu");
   for (LayerPlan& layer : buckets.layers) layer.attention = AttentionPlace::kCpu;
   EXPECT_EQ(Problem(buckets), "");
-  Plan chunk = Small();
+  Plan chunk = SmallPlan();
   chunk.chunk_tokens = 0;
   EXPECT_EQ(Problem(chunk), "plan: chunk_tokens 0 and moe_batch_tokens 1024, wanted above 0");
 }

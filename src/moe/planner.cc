@@ -32,7 +32,6 @@ constexpr uint32_t kShortBatchParts[] = {2, 4, 8};
 // the dearest there is, and it would double some models' energy for a seventh of the time.
 constexpr double kMostWavefrontEnergy = 1.25;
 constexpr int kPriceAttempts = 4;
-constexpr double kLeastGain = 1 - 1e-9;  // a smaller gain could be rounding and loop for ever
 
 uint32_t RoundUpTo(uint32_t n, uint64_t multiple) {
   return static_cast<uint32_t>(std::min<uint64_t>((n + multiple - 1) / multiple * multiple, UINT32_MAX));

@@ -221,7 +221,7 @@ TEST(AddWeight, RefusesWhatFp16CannotHold) {
   EXPECT_FALSE(AddWeight(b, {&view, 1}, {.format = WeightFormat::kLut4, .divisor = 0.5f}).ok());
 }
 
-Model TinyModel(const ScratchFolder& folder, std::string_view shape, DType dtype) {
+Model TinyModelOf(const ScratchFolder& folder, std::string_view shape, DType dtype) {
   RandomModelSpec spec;
   spec.config = ShapeByName(shape).value();
   spec.matrix_dtype = dtype;
@@ -246,7 +246,7 @@ Array RandomInput(Random& random, const ValueType& type) {
 TEST(StageGraphs, OfEveryFormatAreNearTheirFp16) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_K}) {
     const ScratchFolder folder;
-    const Model model = TinyModel(folder, "tiny-qwen3moe", dtype);
+    const Model model = TinyModelOf(folder, "tiny-qwen3moe", dtype);
     const LayerWeights& weights = model.weights().layers[1];
     const ExpertGroup group{{1, 4}, {3}};
     Random random(3);
@@ -319,7 +319,7 @@ TEST(AddWeight, TablesOfTheDemoModel) {
 
 TEST(StageGraphs, SayWhichWeightIsNoNumber) {
   const ScratchFolder folder;
-  const Model model = TinyModel(folder, "tiny-mixtral", DType::kF32);
+  const Model model = TinyModelOf(folder, "tiny-mixtral", DType::kF32);
   LayerWeights weights = model.weights().layers[0];
   const Shape shape = weights.expert_down[1].shape;
   std::vector<float> values(shape.elems(), 0.5f);

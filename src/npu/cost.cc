@@ -45,7 +45,7 @@ double Flops(const Function& function, const Op& op) {
 double DenseF16Bytes(const ValueType& type) { return 2.0 * static_cast<double>(type.elems()); }
 
 // The product that an op is; count 0 for an op that is none. `stored` says in how many bytes values came as weights.
-Product ProductOf(const Function& function, const Op& op, const std::vector<double>& stored) {
+Product MatrixProductOf(const Function& function, const Op& op, const std::vector<double>& stored) {
   Product p;
   p.count = 0;
   const bool is_conv = op.kind == OpKind::kConv, is_linear = op.kind == OpKind::kLinear;
@@ -116,7 +116,7 @@ Work CountWork(const Graph& graph, const Function& function, const NpuSpec& spec
     const ValueType& out = TypeOf(function, op.outputs[0]);
     if (op.kind == OpKind::kConstexprLutToDense) work.unpacked_bytes += DenseF16Bytes(out);
     if (is_constexpr) continue;
-    const Product product = ProductOf(function, op, stored);
+    const Product product = MatrixProductOf(function, op, stored);
     if (product.count > 0) {
       AddProduct(product, spec, work);
       continue;

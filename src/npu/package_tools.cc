@@ -28,7 +28,7 @@ std::vector<std::pair<std::string, uint64_t>> MostFirst(const Counts& counts) {
   return list;
 }
 
-std::vector<PackageTensor> Tensors(const std::vector<PackageFunction::Feature>& features) {
+std::vector<PackageTensor> PackageTensors(const std::vector<PackageFunction::Feature>& features) {
   std::vector<PackageTensor> tensors;
   for (const auto& feature : features) tensors.push_back({feature.name, feature.type});
   return tensors;
@@ -224,7 +224,7 @@ Result<PackageInfo> DescribePackage(const std::string& path) {
   info.weight_file_bytes = summary.weight_file_bytes;
   for (const PackageFunction& function : summary.functions) {
     PackageFunctionInfo out{
-        function.name,          Tensors(function.inputs), Tensors(function.outputs), Tensors(function.states), 0,
+        function.name,          PackageTensors(function.inputs), PackageTensors(function.outputs), PackageTensors(function.states), 0,
         MostFirst(function.ops)};
     for (const auto& [name, n] : function.ops) out.n_ops += n;
     info.functions.push_back(std::move(out));

@@ -46,7 +46,7 @@ Graph ExpertGraph(std::vector<size_t> capacities = {32, 64}) {
   return std::move(b).Finish().value();
 }
 
-std::vector<uint16_t> Halves(const std::vector<std::byte>& bytes) {
+std::vector<uint16_t> HalvesOf(const std::vector<std::byte>& bytes) {
   std::vector<uint16_t> halves(bytes.size() / sizeof(uint16_t));
   std::memcpy(halves.data(), bytes.data(), bytes.size());
   return halves;
@@ -60,7 +60,7 @@ TEST(SimulatedDevice, ComputesWhatTheReferenceDefines) {
   auto program = device->Compile(ExpertGraph(), "experts").value();
   for (const size_t c : {32u, 64u}) {
     const Function& function = *graph.Find("rows_" + std::to_string(c));
-    const std::vector<uint16_t> x = Halves(RandomHalves(kGroups * kDim * c, 1.0f, 9));
+    const std::vector<uint16_t> x = HalvesOf(RandomHalves(kGroups * kDim * c, 1.0f, 9));
     std::vector<uint16_t> y(x.size());
     const TensorRef in[] = {{x.data(), x.size()}};
     const MutableTensorRef out[] = {{y.data(), y.size()}};

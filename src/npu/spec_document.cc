@@ -11,7 +11,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kVersion = 1;
+constexpr int kSpecVersion = 1;
 
 std::string StringAt(const Json& json, const char* name) {
   const auto at = json.find(name);
@@ -21,7 +21,7 @@ std::string StringAt(const Json& json, const char* name) {
 }  // namespace
 
 std::string MeasuredSpecText(const NpuSpec& spec, std::string_view chip, std::string_view os_version) {
-  Json json = {{"version", kVersion}, {"npu", spec.name}, {"chip", chip}, {"os", os_version}, {"numbers", Json::object()}};
+  Json json = {{"version", kSpecVersion}, {"npu", spec.name}, {"chip", chip}, {"os", os_version}, {"numbers", Json::object()}};
   for (const MeasurableField& field : MeasurableFields()) {
     const Sourced& number = spec.*field.field;
     if (!number.source.starts_with("measured")) continue;
@@ -36,9 +36,9 @@ Status ApplyMeasuredSpec(std::string_view text, std::string_view name, std::stri
   if (!json.is_object() || !json.contains("numbers") || !json["numbers"].is_object()) {
     return MakeError(Code::kCorruptFile, "{}: not a measured NPU spec", name);
   }
-  if (const auto version = json.find("version"); version == json.end() || *version != kVersion) {
+  if (const auto version = json.find("version"); version == json.end() || *version != kSpecVersion) {
     return MakeError(Code::kCorruptFile, "{}: version {}, wanted {}", name,
-                     version == json.end() ? "missing" : version->dump().substr(0, 20), kVersion);
+                     version == json.end() ? "missing" : version->dump().substr(0, 20), kSpecVersion);
   }
   for (const auto& [field, wanted] : {std::pair("chip", chip), std::pair("os", os_version)}) {
     const std::string got = StringAt(json, field);

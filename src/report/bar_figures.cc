@@ -22,10 +22,6 @@ constexpr Quantity kTime{"time to the first token", "seconds", 1, &SimulatedPlac
 constexpr Quantity kEnergy{"energy", "mJ per prompt token", 1e3, &SimulatedPlacement::joules_per_token};
 constexpr Quantity kCpu{"CPU busy", "seconds", 1, &SimulatedPlacement::cpu_seconds};
 
-const SimulateReport& ReportOf(const ReportOptions& o, const Simulations& simulations, const std::string& model) {
-  return simulations.Of(model, o.simulate.chunk_tokens, o.simulate.expert_weights);
-}
-
 // One bar a placement, with its ratio to the one called `unit_of`: how many times as much, or as little.
 BarPanel PanelOf(const SimulateReport& report, const Quantity& quantity, const std::vector<std::string>& placements,
                  std::string_view unit_of, bool as_gain) {

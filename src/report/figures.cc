@@ -13,10 +13,6 @@ namespace {
 
 constexpr double kNoDrops = 1e-9;  // share of assignments
 
-const SimulateReport& ReportOf(const ReportOptions& o, const Simulations& simulations, const std::string& model) {
-  return simulations.Of(model, o.simulate.chunk_tokens, o.simulate.expert_weights);
-}
-
 }  // namespace
 
 std::string SettingText(const ReportOptions& o, const Simulations& simulations) {

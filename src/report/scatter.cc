@@ -10,7 +10,7 @@
 namespace npumoe {
 namespace {
 
-constexpr double kWidth = 545, kHeight = 400, kLeft = 54, kRight = 14, kTop = 44, kBottom = 48;  // pixels
+constexpr double kPlotWidth = 545, kPlotHeight = 400, kPlotLeft = 54, kPlotRight = 14, kPlotTop = 44, kPlotBottom = 48;  // pixels
 
 // A logarithmic axis from pixel `from` to pixel `to`.
 struct Axis {
@@ -48,15 +48,15 @@ void DrawFront(Svg& svg, const std::vector<ScatterPoint>& points, bool exact_onl
 
 void DrawAxes(Svg& svg, const Axis& x, const Axis& y) {
   for (const double mark : x.Marks()) {
-    svg.Line(x.At(mark), kTop, x.At(mark), kHeight - kBottom, "grid");
-    svg.Text(x.At(mark), kHeight - kBottom + 15, fmt::format("{:g}", mark), "s m");
+    svg.Line(x.At(mark), kPlotTop, x.At(mark), kPlotHeight - kPlotBottom, "grid");
+    svg.Text(x.At(mark), kPlotHeight - kPlotBottom + 15, fmt::format("{:g}", mark), "s m");
   }
   for (const double mark : y.Marks()) {
-    svg.Line(kLeft, y.At(mark), kWidth - kRight, y.At(mark), "grid");
-    svg.Text(kLeft - 6, y.At(mark) + 4, fmt::format("{:g}", mark), "s e");
+    svg.Line(kPlotLeft, y.At(mark), kPlotWidth - kPlotRight, y.At(mark), "grid");
+    svg.Text(kPlotLeft - 6, y.At(mark) + 4, fmt::format("{:g}", mark), "s e");
   }
-  svg.Text(kWidth - kRight, kHeight - 14, "TTFT in seconds", "s e");
-  svg.Text(kLeft, kTop - 5, "mJ per prompt token", "s");
+  svg.Text(kPlotWidth - kPlotRight, kPlotHeight - 14, "TTFT in seconds", "s e");
+  svg.Text(kPlotLeft, kPlotTop - 5, "mJ per prompt token", "s");
 }
 
 }  // namespace
@@ -81,7 +81,7 @@ std::vector<size_t> ParetoFront(const std::vector<ScatterPoint>& points, bool ex
 }
 
 std::string DrawScatter(const std::vector<ScatterPoint>& points, std::string_view title) {
-  Svg svg(static_cast<int>(kWidth), static_cast<int>(kHeight), title);
+  Svg svg(static_cast<int>(kPlotWidth), static_cast<int>(kPlotHeight), title);
   svg.Text(0, 14, title, "h");
   if (points.empty()) return std::move(svg).Take();
   ScatterPoint least = points[0], most = points[0];
@@ -89,8 +89,8 @@ std::string DrawScatter(const std::vector<ScatterPoint>& points, std::string_vie
     least.seconds = std::min(least.seconds, p.seconds), most.seconds = std::max(most.seconds, p.seconds);
     least.joules = std::min(least.joules, p.joules), most.joules = std::max(most.joules, p.joules);
   }
-  const Axis x = Axis::Over(least.seconds, most.seconds, kLeft, kWidth - kRight);
-  const Axis y = Axis::Over(1e3 * least.joules, 1e3 * most.joules, kHeight - kBottom, kTop);
+  const Axis x = Axis::Over(least.seconds, most.seconds, kPlotLeft, kPlotWidth - kPlotRight);
+  const Axis y = Axis::Over(1e3 * least.joules, 1e3 * most.joules, kPlotHeight - kPlotBottom, kPlotTop);
   std::vector<ScatterPoint> drawn = points;
   for (ScatterPoint& p : drawn) p.joules *= 1e3;
   DrawAxes(svg, x, y);

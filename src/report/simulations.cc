@@ -112,4 +112,8 @@ const SimulatedPlacement* Find(const SimulateReport& report, std::string_view pl
   return nullptr;
 }
 
+const SimulateReport& ReportOf(const ReportOptions& o, const Simulations& simulations, const std::string& model) {
+  return simulations.Of(model, o.simulate.chunk_tokens, o.simulate.expert_weights);
+}
+
 }  // namespace npumoe

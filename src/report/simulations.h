@@ -36,6 +36,9 @@ class Simulations {
   std::vector<uint32_t> chunks_;
 };
 
+// Of the chunk length and the weight format that were asked for.
+const SimulateReport& ReportOf(const ReportOptions& o, const Simulations& simulations, const std::string& model);
+
 // Null where the report lacks it.
 const SimulatedPlacement* Find(const SimulateReport& report, std::string_view placement);
 

@@ -9,10 +9,10 @@
 namespace npumoe {
 namespace {
 
-constexpr double kLeft = 48, kRight = 16, kWidth = 1120;  // pixels
-constexpr double kTitleHeight = 28, kTrackHeight = 20, kTrackPitch = 24, kAxis = 42;
+constexpr double kLineLeft = 48, kLineRight = 16, kLineWidth = 1120;  // pixels
+constexpr double kLineTitleHeight = 28, kTrackHeight = 20, kTrackPitch = 24, kAxis = 42;
 constexpr std::array<std::string_view, 3> kTracks{"npu", "cpu", "pack"};
-constexpr double kBandHeight = kTitleHeight + 3 * kTrackPitch + kAxis;
+constexpr double kBandHeight = kLineTitleHeight + 3 * kTrackPitch + kAxis;
 
 struct Kind {
   std::string_view name, colour;
@@ -35,23 +35,23 @@ void DrawBand(Svg& svg, const TimeBand& band, double top) {
   double end = 0;
   for (const SimulatedZone& zone : band.zones) end = std::max(end, zone.end);
   if (!(end > 0)) end = 1e-3;
-  const double scale = (kWidth - kLeft - kRight) / end, tracks = top + kTitleHeight;
+  const double scale = (kLineWidth - kLineLeft - kLineRight) / end, tracks = top + kLineTitleHeight;
   const double bottom = tracks + 3 * kTrackPitch;
   svg.Text(0, top + 16, band.title, "h");
   const double step = NiceStep(1e3 * end, 10);  // milliseconds
   for (int i = 0; i * step <= 1e3 * end; ++i) {
-    const double x = kLeft + i * step * 1e-3 * scale;
+    const double x = kLineLeft + i * step * 1e-3 * scale;
     svg.Line(x, tracks - 2, x, bottom, i == 0 ? "axis" : "grid");
     svg.Text(x, bottom + 13, fmt::format("{:g}", i * step), "s m");
   }
-  svg.Text(kLeft, bottom + 28, "ms since the layer's begin", "s");
+  svg.Text(kLineLeft, bottom + 28, "ms since the layer's begin", "s");
   for (size_t track = 0; track < kTracks.size(); ++track) {
     const double y = tracks + kTrackPitch * static_cast<double>(track);
-    svg.Text(kLeft - 8, y + 14, kTracks[track], "e");
+    svg.Text(kLineLeft - 8, y + 14, kTracks[track], "e");
     for (const SimulatedZone& zone : band.zones) {
       if (zone.track != kTracks[track]) continue;
       const double width = std::max(0.6, (zone.end - zone.begin) * scale);  // thinner would not be seen
-      svg.Rect(kLeft + zone.begin * scale, y, width - (width > 3 ? 0.6 : 0), kTrackHeight, ColourOfZone(zone.name),
+      svg.Rect(kLineLeft + zone.begin * scale, y, width - (width > 3 ? 0.6 : 0), kTrackHeight, ColourOfZone(zone.name),
                fmt::format("{}, {}: {} to {} ms", zone.track, zone.name, ThreeDigits(1e3 * zone.begin),
                            ThreeDigits(1e3 * zone.end)));
     }
@@ -61,8 +61,8 @@ void DrawBand(Svg& svg, const TimeBand& band, double top) {
 }  // namespace
 
 std::string DrawTimeLine(const std::vector<TimeBand>& bands, std::string_view title) {
-  Svg svg(static_cast<int>(kWidth), static_cast<int>(26 + kBandHeight * static_cast<double>(bands.size())), title);
-  double x = kLeft;
+  Svg svg(static_cast<int>(kLineWidth), static_cast<int>(26 + kBandHeight * static_cast<double>(bands.size())), title);
+  double x = kLineLeft;
   for (const Kind& kind : kKinds) {
     svg.Rect(x, 4, 16, 12, kind.colour);
     svg.Text(x + 21, 14, kind.name);

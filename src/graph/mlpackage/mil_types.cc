@@ -13,32 +13,32 @@ namespace npumoe {
 namespace {
 
 // Which member of TensorValue holds a type.
-enum class Member { kFloats, kInts, kBools, kStrings, kBytes };
+enum class ValueMember { kFloats, kInts, kBools, kStrings, kBytes };
 
 struct ElemInfo {
   ElemType elem;
   int mil;
-  Member member;
+  ValueMember member;
   FeatureElem feature;
 };
 
 constexpr ElemInfo kElems[] = {
-    {ElemType::kBool, 1, Member::kBools, {}},
-    {ElemType::kString, 2, Member::kStrings, {}},
-    {ElemType::kF16, 10, Member::kBytes, {0x10010, 7}},
-    {ElemType::kF32, 11, Member::kFloats, {0x10020, 6}},
-    {ElemType::kI8, 21, Member::kBytes, {0x20008, 10}},
-    {ElemType::kI16, 22, Member::kInts, {}},
-    {ElemType::kI32, 23, Member::kInts, {0x20020, 6}},
-    {ElemType::kI4, 25, Member::kBytes, {}},
-    {ElemType::kU8, 31, Member::kBytes, {}},
-    {ElemType::kU16, 32, Member::kInts, {}},
-    {ElemType::kU32, 33, Member::kBytes, {}},
-    {ElemType::kU4, 35, Member::kBytes, {}},
-    {ElemType::kU2, 36, Member::kBytes, {}},
-    {ElemType::kU1, 37, Member::kBytes, {}},
-    {ElemType::kU6, 38, Member::kBytes, {}},
-    {ElemType::kU3, 39, Member::kBytes, {}},
+    {ElemType::kBool, 1, ValueMember::kBools, {}},
+    {ElemType::kString, 2, ValueMember::kStrings, {}},
+    {ElemType::kF16, 10, ValueMember::kBytes, {0x10010, 7}},
+    {ElemType::kF32, 11, ValueMember::kFloats, {0x10020, 6}},
+    {ElemType::kI8, 21, ValueMember::kBytes, {0x20008, 10}},
+    {ElemType::kI16, 22, ValueMember::kInts, {}},
+    {ElemType::kI32, 23, ValueMember::kInts, {0x20020, 6}},
+    {ElemType::kI4, 25, ValueMember::kBytes, {}},
+    {ElemType::kU8, 31, ValueMember::kBytes, {}},
+    {ElemType::kU16, 32, ValueMember::kInts, {}},
+    {ElemType::kU32, 33, ValueMember::kBytes, {}},
+    {ElemType::kU4, 35, ValueMember::kBytes, {}},
+    {ElemType::kU2, 36, ValueMember::kBytes, {}},
+    {ElemType::kU1, 37, ValueMember::kBytes, {}},
+    {ElemType::kU6, 38, ValueMember::kBytes, {}},
+    {ElemType::kU3, 39, ValueMember::kBytes, {}},
 };
 
 const ElemInfo& InfoOf(ElemType elem) {
@@ -194,23 +194,23 @@ std::string TypeText(const mil::ValueType& type) {
 
 void SetImmediate(ElemType elem, std::span<const std::byte> data, mil::TensorValue& out) {
   switch (InfoOf(elem).member) {
-    case Member::kFloats:
+    case ValueMember::kFloats:
       for (size_t i = 0; i < data.size() / 4; ++i) out.mutable_floats()->add_values(LoadAt<float>(data, i));
       return;
-    case Member::kInts:
+    case ValueMember::kInts:
       for (size_t i = 0; i < data.size() * 8 / BitsOf(elem); ++i) {
         out.mutable_ints()->add_values(elem == ElemType::kI32   ? LoadAt<int32_t>(data, i)
                                        : elem == ElemType::kI16 ? int32_t{LoadAt<int16_t>(data, i)}
                                                                 : int32_t{LoadAt<uint16_t>(data, i)});
       }
       return;
-    case Member::kBools:
+    case ValueMember::kBools:
       for (const std::byte b : data) out.mutable_bools()->add_values(b != std::byte{0});
       return;
-    case Member::kStrings:
+    case ValueMember::kStrings:
       out.mutable_strings()->add_values(reinterpret_cast<const char*>(data.data()), data.size());
       return;
-    case Member::kBytes:
+    case ValueMember::kBytes:
       out.mutable_bytes()->set_values(reinterpret_cast<const char*>(data.data()), data.size());
   }
 }
@@ -221,23 +221,23 @@ Result<std::vector<std::byte>> DataFromImmediate(const mil::TensorValue& tensor,
                                  static_cast<int>(tensor.kind_case()), ToString(type.elem));
   std::vector<std::byte> data;
   switch (InfoOf(type.elem).member) {
-    case Member::kFloats: {
+    case ValueMember::kFloats: {
       if (wrong(mil::TensorValue::kFloats)) return member;
       NM_TRY(CheckCount(tensor.floats().values_size(), type));
       data.resize(type.bytes());
       std::memcpy(data.data(), tensor.floats().values().data(), data.size());
       return data;
     }
-    case Member::kInts:
+    case ValueMember::kInts:
       if (wrong(mil::TensorValue::kInts)) return member;
       return DataFromInts(tensor.ints(), type);
-    case Member::kBools: {
+    case ValueMember::kBools: {
       if (wrong(mil::TensorValue::kBools)) return member;
       NM_TRY(CheckCount(tensor.bools().values_size(), type));
       for (const bool v : tensor.bools().values()) data.push_back(std::byte{v});
       return data;
     }
-    case Member::kStrings: {
+    case ValueMember::kStrings: {
       if (wrong(mil::TensorValue::kStrings)) return member;
       if (!type.dims.empty()) return MakeError(Code::kUnsupported, "is {}, wanted a scalar string", type.ToString());
       NM_TRY(CheckCount(tensor.strings().values_size(), type));
@@ -246,7 +246,7 @@ Result<std::vector<std::byte>> DataFromImmediate(const mil::TensorValue& tensor,
       if (!data.empty()) std::memcpy(data.data(), text.data(), data.size());
       return data;
     }
-    case Member::kBytes: {
+    case ValueMember::kBytes: {
       if (wrong(mil::TensorValue::kBytes)) return member;
       const std::string& bytes = tensor.bytes().values();
       if (bytes.size() != type.bytes()) {
