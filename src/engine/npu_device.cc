@@ -17,7 +17,6 @@
 namespace npumoe {
 namespace {
 
-constexpr std::string_view kSimulated = "sim:";
 constexpr size_t kMaxSpecBytes = size_t{1} << 20;
 
 std::string CacheFolder(const NpuOptions& options) {
@@ -27,8 +26,8 @@ std::string CacheFolder(const NpuOptions& options) {
 }  // namespace
 
 Result<NpuSpec> SpecOfNpu(const NpuOptions& options) {
-  if (options.device.starts_with(kSimulated)) {
-    NM_TRY_VAR(const NpuSpec* const spec, FindSpec(std::string_view(options.device).substr(kSimulated.size())));
+  if (const auto name = SimulatedName(options.device)) {
+    NM_TRY_VAR(const NpuSpec* const spec, FindSpec(*name));
     return *spec;
   }
   if (!IsCoreMlName(options.device)) {

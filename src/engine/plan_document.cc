@@ -21,7 +21,6 @@
 namespace npumoe {
 namespace {
 
-constexpr std::string_view kSimulated = "sim:";
 
 Error Stale(std::string_view name, std::string_view what, std::string_view theirs, std::string_view ours) {
   return MakeError(Code::kUnsupported,
@@ -76,8 +75,7 @@ std::string WithoutPart(std::string stem) {
 }  // namespace
 
 Result<const NpuSpec*> FindSimulatedNpu(std::string_view name) {
-  if (name.starts_with(kSimulated)) name.remove_prefix(kSimulated.size());
-  return FindSpec(name);
+  return FindSpec(SimulatedName(name).value_or(name));
 }
 
 Result<PlanRequest> ParsePlanOptions(const PlanOptions& options) {

@@ -75,6 +75,12 @@ std::string SpecNames() {
   return names;
 }
 
+std::optional<std::string_view> SimulatedName(std::string_view device) {
+  constexpr std::string_view kPrefix = "sim:";
+  if (!device.starts_with(kPrefix)) return std::nullopt;
+  return device.substr(kPrefix.size());
+}
+
 Result<const NpuSpec*> FindSpec(std::string_view name) {
   for (const NpuSpec& spec : AllSpecs()) {
     if (spec.name == name) return &spec;

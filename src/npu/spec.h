@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -77,6 +78,9 @@ std::vector<SpecNumber> Numbers(const NpuSpec& spec);
 std::string SpecHash(const NpuSpec& spec);
 
 std::string SpecNames();  // "m1, m2-max, ..."
+
+// "m2-max" of the device "sim:m2-max"; nothing of one that is not simulated.
+std::optional<std::string_view> SimulatedName(std::string_view device);
 
 // kNotFound lists the known names.
 Result<const NpuSpec*> FindSpec(std::string_view name);

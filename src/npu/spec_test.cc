@@ -59,6 +59,12 @@ TEST(SpecHash, ChangesWithEveryNumber) {
   EXPECT_NE(SpecHash(other), hash);
 }
 
+TEST(SimulatedName, IsWhatFollowsThePrefix) {
+  EXPECT_EQ(SimulatedName("sim:m2-max"), "m2-max");
+  EXPECT_EQ(SimulatedName("sim:"), "");
+  for (const char* other : {"", "m2-max", "coreml", "SIM:m2-max"}) EXPECT_EQ(SimulatedName(other), std::nullopt) << other;
+}
+
 TEST(FindSpec, KnowsTheMachinesAndListsThemOtherwise) {
   for (const char* name : {"m1", "m1-pro", "m1-max", "m1-ultra", "m2", "m2-pro", "m2-max", "m2-ultra", "m3", "m3-pro",
                            "m3-max", "m3-ultra", "m4", "m4-pro", "m4-max", "m5", "m5-pro", "m5-max"}) {
