@@ -2,7 +2,6 @@
 #include "npu/program_cache.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -17,6 +16,7 @@
 
 #include "base/check.h"
 #include "base/files.h"
+#include "base/folder_lock.h"
 
 namespace npumoe {
 namespace {
@@ -27,24 +27,6 @@ constexpr int kVersion = 1;
 constexpr char kEntryFile[] = "entry.json", kLockFile[] = ".lock";
 constexpr char kNewPrefix[] = ".new-", kOldPrefix[] = ".old-";  // being made, being removed
 constexpr size_t kMaxEntryBytes = 65536, kMaxShownBytes = 1000;
-
-int OpenFolder(const std::string& path) { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }
-
-bool Lock(int descriptor, int how) {
-  int result = 0;
-  while ((result = ::flock(descriptor, how)) != 0 && errno == EINTR) {
-  }
-  return result == 0;
-}
-
-// Whether nobody, in this process or another, holds the folder.
-bool IsFree(const std::string& path) {
-  const int descriptor = OpenFolder(path);
-  if (descriptor < 0) return false;
-  const bool free = Lock(descriptor, LOCK_EX | LOCK_NB);
-  ::close(descriptor);
-  return free;
-}
 
 // Whether the open folder still has this name.
 bool IsAt(int descriptor, const std::string& path) {
@@ -58,7 +40,7 @@ class NamesLock {
  public:
   explicit NamesLock(const std::string& folder)
       : descriptor_(::open((folder + "/" + kLockFile).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {
-    if (descriptor_ >= 0 && !Lock(descriptor_, LOCK_EX)) {
+    if (descriptor_ >= 0 && !LockDescriptor(descriptor_, LOCK_EX)) {
       ::close(descriptor_);
       descriptor_ = -1;
     }
@@ -184,7 +166,7 @@ std::optional<CacheLease> ProgramCache::Find(std::string_view key) {
   if (descriptor < 0) return std::nullopt;
   // Whoever removes an entry locks it first and then gives it another name, so what still has its name is whole.
   CacheLease lease(path, "", descriptor);
-  if (!Lock(descriptor, LOCK_SH | LOCK_NB) || !IsAt(descriptor, path)) return std::nullopt;
+  if (!LockDescriptor(descriptor, LOCK_SH | LOCK_NB) || !IsAt(descriptor, path)) return std::nullopt;
   const auto entry = Read(path, key);
   if (!entry || BytesBelow(path) != entry->size_bytes) {
     lease = CacheLease({}, {}, -1);
@@ -203,7 +185,7 @@ std::optional<CacheLease> ProgramCache::Find(std::string_view key) {
 bool ProgramCache::Discard(const std::string& path) const {
   const int descriptor = OpenFolder(path);
   if (descriptor < 0) return false;
-  bool gone = Lock(descriptor, LOCK_EX | LOCK_NB);
+  bool gone = LockDescriptor(descriptor, LOCK_EX | LOCK_NB);
   if (gone) {
     std::error_code error;
     const std::string old = Path(UniqueName(kOldPrefix));
@@ -246,7 +228,7 @@ Result<CacheLease> ProgramCache::Publish(std::string_view key, std::string_view 
     } while (!fs::create_directory(path, error) && !error);
     if (error) return CannotWrite(path, error);
     const int descriptor = OpenFolder(path);
-    if (descriptor < 0 || !Lock(descriptor, LOCK_SH)) {
+    if (descriptor < 0 || !LockDescriptor(descriptor, LOCK_SH)) {
       return MakeError(Code::kIo, "{}: cannot open: {}", path, std::strerror(errno));
     }
     lease = CacheLease(Path(key), std::string(failure), descriptor);

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "graph/mlpackage/folder.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -14,6 +11,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/folder_lock.h"
 
 namespace npumoe {
 namespace {
@@ -32,8 +30,6 @@ Result<std::string> MakeBeside(const std::string& path, const char* what) {
   return MakeError(Code::kIo, "{}: cannot write: {}", path, error ? error.message() : "no free temporary name");
 }
 
-int OpenFolder(const std::string& path) { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }
-
 // Folders that processes which are gone were filling for `path`. One that was just made may not be locked yet.
 void RemoveLeftovers(const std::string& path) {
   constexpr auto kYoung = std::chrono::seconds(10);
@@ -47,10 +43,7 @@ void RemoveLeftovers(const std::string& path) {
     std::error_code ignored;
     const auto changed = fs::last_write_time(at->path(), ignored);
     if (ignored || fs::file_time_type::clock::now() - changed < kYoung) continue;
-    const int lock = OpenFolder(at->path());
-    if (lock < 0) continue;
-    if (::flock(lock, LOCK_EX | LOCK_NB) == 0) left.push_back(at->path());
-    ::close(lock);
+    if (IsFree(at->path())) left.push_back(at->path());
   }
   for (const std::string& folder : left) {
     std::error_code ignored;
@@ -73,7 +66,7 @@ Result<AtomicFolder> AtomicFolder::Create(const std::string& path, const std::st
   RemoveLeftovers(path);
   NM_TRY_VAR(std::string temporary, MakeBeside(path, ".tmp"));
   const int lock = OpenFolder(temporary);
-  if (lock >= 0) static_cast<void>(::flock(lock, LOCK_EX | LOCK_NB));
+  if (lock >= 0) static_cast<void>(LockDescriptor(lock, LOCK_EX | LOCK_NB));
   return AtomicFolder(path, std::move(temporary), lock);
 }
 
