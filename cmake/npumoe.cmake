@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # Helpers for our own targets: one static library per folder of src/, tests beside the code they test.
 
+# What users of the libraries get: the public headers and the language they are written in.
+add_library(npumoe_public INTERFACE)
+target_compile_features(npumoe_public INTERFACE cxx_std_20)
+target_include_directories(npumoe_public INTERFACE ${PROJECT_SOURCE_DIR}/include)
+
+# What our own targets are compiled with, and nobody else.
 add_library(npumoe_flags INTERFACE)
-target_compile_features(npumoe_flags INTERFACE cxx_std_20)
-target_include_directories(npumoe_flags INTERFACE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+target_include_directories(npumoe_flags INTERFACE ${PROJECT_SOURCE_DIR}/src)
 target_compile_options(npumoe_flags INTERFACE -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion -Wvla
                                               -ffp-contract=off)
 if(CMAKE_BUILD_TYPE STREQUAL "Debug" OR NPUMOE_SANITIZE)
@@ -13,17 +18,17 @@ if(NPUMOE_SANITIZE)
   # Left out: checks that the address sanitizer's trap on the bad address makes anyway, and that cost a third of the build.
   target_compile_options(npumoe_flags INTERFACE -fsanitize=${NPUMOE_SANITIZE} -fno-sanitize-recover=all
                                                 -fno-sanitize=null,vptr,object-size -fno-omit-frame-pointer)
-  target_link_options(npumoe_flags INTERFACE -fsanitize=${NPUMOE_SANITIZE})
+  target_link_options(npumoe_public INTERFACE -fsanitize=${NPUMOE_SANITIZE})
 endif()
 find_package(Threads REQUIRED)
-target_link_libraries(npumoe_flags INTERFACE Threads::Threads)
+target_link_libraries(npumoe_flags INTERFACE npumoe_public Threads::Threads)
 
 # npumoe_library(name SOURCES a.cc ... DEPENDS other_library ... [PRIVATE third_party ...])
 function(npumoe_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS;PRIVATE" ${ARGN})
   add_library(npumoe_${name} STATIC ${ARG_SOURCES})
   list(TRANSFORM ARG_DEPENDS PREPEND npumoe_)
-  target_link_libraries(npumoe_${name} PUBLIC npumoe_flags ${ARG_DEPENDS} PRIVATE ${ARG_PRIVATE})
+  target_link_libraries(npumoe_${name} PUBLIC npumoe_public ${ARG_DEPENDS} PRIVATE npumoe_flags ${ARG_PRIVATE})
 endfunction()
 
 # npumoe_test(name SOURCES x_test.cc ... DEPENDS library ... [PRIVATE third_party ...] [LABELS one] [ONE_PROCESS]):
