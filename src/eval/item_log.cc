@@ -70,7 +70,8 @@ Status ItemLog::Read(const LogHeader& header) {
   const std::string wanted = HeaderLine(header);
   size_t good = 0, number = 0;
   for (size_t end; (end = bytes.find('\n', good)) != std::string::npos; good = end + 1) {
-    const std::string_view line = std::string_view(bytes).substr(good, end - good);
+    std::string_view line = std::string_view(bytes).substr(good, end - good);
+    if (line.ends_with('\r')) line.remove_suffix(1);  // an editor of another system was here
     if (++number == 1) {
       NM_TRY(CheckHeader(line, wanted, header, path_));
       continue;

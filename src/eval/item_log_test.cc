@@ -54,6 +54,23 @@ class ItemLogTest : public testing::Test {
   std::string path_;
 };
 
+TEST_F(ItemLogTest, LinesMayEndAsOtherSystemsEndThem) {
+  {
+    auto log = ItemLog::Open(path_, kHeader).value();
+    ASSERT_TRUE(log.Append(Choice(0)).ok());
+  }
+  std::string text;
+  for (const char c : Bytes()) text += c == '\n' ? "\r\n" : std::string(1, c);
+  ASSERT_TRUE(WriteFileAtomic(path_, text).ok());
+  {
+    auto log = ItemLog::Open(path_, kHeader);
+    ASSERT_TRUE(log.ok()) << log.error().message;
+    EXPECT_EQ(log->records().size(), 1u);
+    ASSERT_TRUE(log->Append(Choice(1)).ok());
+  }
+  EXPECT_EQ(ItemLog::Open(path_, kHeader).value().records().size(), 2u);
+}
+
 TEST_F(ItemLogTest, GivesBackWhatWasWritten) {
   {
     auto log = ItemLog::Open(path_, kHeader).value();
