@@ -11,7 +11,8 @@ namespace npumoe {
 
 // Writes `path` through a temporary file beside it and a rename, so that whatever fails (a full disk, a folder that
 // nobody may write to) an older file stays whole and nothing half is left. The folder beside a model (*.npumoe) is made
-// when only that is missing. kIo says why not; devices and pipes are refused.
+// when only that is missing. kIo says why not; devices (but the null device) and pipes are
+// refused.
 Status WriteOutputFile(const std::string& path, std::string_view bytes);
 
 // Whether WriteOutputFile could begin; nothing is left. An empty path is fine.

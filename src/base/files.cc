@@ -18,6 +18,15 @@
 
 namespace npumoe {
 
+namespace {
+
+bool IsNullDevice(const struct stat& info) {
+  struct stat null = {};
+  return S_ISCHR(info.st_mode) && ::stat("/dev/null", &null) == 0 && S_ISCHR(null.st_mode) && info.st_rdev == null.st_rdev;
+}
+
+}  // namespace
+
 Result<std::string> ReadFile(const std::string& path, size_t limit_bytes) {
   // O_NONBLOCK: opening a pipe that nobody writes to must not wait.
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
@@ -76,11 +85,17 @@ Status CheckOutputFile(const std::string& path) {
 }
 
 Result<AtomicFile> AtomicFile::Create(const std::string& path) {
-  // rename() replaces whatever has the name: as root, '-o /dev/null' would take the device away from the machine.
+  // rename() replaces whatever has the name: as root, '-o /dev/null' would take the device away from the machine. That
+  // one, which people name to throw an output away, is written to as it is.
   std::string target = path;
   struct stat info = {};
   if (::stat(path.c_str(), &info) == 0) {
     if (S_ISDIR(info.st_mode)) return MakeError(Code::kIo, "{}: cannot write: {}", path, std::strerror(EISDIR));
+    if (IsNullDevice(info)) {
+      std::FILE* null = std::fopen(path.c_str(), "wb");
+      if (null == nullptr) return MakeError(Code::kIo, "{}: cannot write: {}", path, std::strerror(errno));
+      return AtomicFile(null, path, "");
+    }
     if (!S_ISREG(info.st_mode)) return MakeError(Code::kIo, "{}: cannot write: not a regular file", path);
     std::error_code error;  // write through a symbolic link instead of replacing it
     target = std::filesystem::canonical(path, error).string();
@@ -110,7 +125,7 @@ AtomicFile::AtomicFile(AtomicFile&& other) noexcept
 AtomicFile::~AtomicFile() {
   if (file_ == nullptr) return;
   std::fclose(file_);
-  std::remove(temporary_.c_str());
+  if (!temporary_.empty()) std::remove(temporary_.c_str());
 }
 
 Status AtomicFile::Append(std::span<const std::byte> bytes) {
@@ -137,18 +152,19 @@ Status AtomicFile::AppendZeros(uint64_t n_bytes) {
 Status AtomicFile::Commit() {
   NM_CHECK(file_ != nullptr);
   // A full disk may show itself only when the buffers are flushed.
-  bool good = std::fflush(file_) == 0 && ::fsync(::fileno(file_)) == 0;
+  const bool renames = !temporary_.empty();
+  bool good = std::fflush(file_) == 0 && (!renames || ::fsync(::fileno(file_)) == 0);
   int saved = errno;
   if (std::fclose(std::exchange(file_, nullptr)) != 0 && good) {
     good = false;
     saved = errno;
   }
-  if (good && std::rename(temporary_.c_str(), path_.c_str()) != 0) {
+  if (good && renames && std::rename(temporary_.c_str(), path_.c_str()) != 0) {
     good = false;
     saved = errno;
   }
   if (good) return Ok{};
-  std::remove(temporary_.c_str());
+  if (renames) std::remove(temporary_.c_str());
   return MakeError(Code::kIo, "{}: cannot write: {}", path_, std::strerror(saved));
 }
 

@@ -38,7 +38,7 @@ class AtomicFile {
   AtomicFile(std::FILE* file, std::string path, std::string temporary);
   std::FILE* file_ = nullptr;
   std::string path_;
-  std::string temporary_;
+  std::string temporary_;  // empty: the null device, written to as it is
   uint64_t size_bytes_ = 0;
 };
 

@@ -90,6 +90,26 @@ TEST_F(Files, WritingWhereNothingCanBeIsAnError) {
   EXPECT_EQ(Count(), 1u);
 }
 
+TEST_F(Files, TheNullDeviceIsWrittenToAndStays) {
+  const auto is_device = [] { return fs::is_character_file("/dev/null"); };
+  ASSERT_TRUE(is_device());
+  ASSERT_TRUE(WriteFileAtomic("/dev/null", "a").ok());
+  EXPECT_TRUE(CheckOutputFile("/dev/null").ok());
+  fs::create_symlink("/dev/null", Path("link"));
+  EXPECT_TRUE(WriteFileAtomic(Path("link"), "a").ok());
+  EXPECT_TRUE(fs::is_symlink(Path("link")));
+  EXPECT_TRUE(is_device());
+  EXPECT_EQ(Count(), 1u);
+  EXPECT_FALSE(fs::exists("/dev/null.tmp" + std::to_string(::getpid())));
+  // Other devices and pipes are refused.
+  ASSERT_EQ(::mkfifo(Path("pipe").c_str(), 0600), 0);
+  for (const std::string& other : {std::string("/dev/zero"), Path("pipe")}) {
+    const Status status = WriteFileAtomic(other, "a");
+    ASSERT_FALSE(status.ok()) << other;
+    EXPECT_NE(status.error().message.find("not a regular file"), std::string::npos) << status.error().message;
+  }
+}
+
 TEST_F(Files, AnOutputFilesFolderIsMadeButNotTwo) {
   ASSERT_TRUE(WriteOutputFile(Path("x.npumoe/plan.json"), "a").ok());
   ASSERT_TRUE(WriteOutputFile(Path("x.npumoe/plan.json"), "b").ok());

@@ -110,7 +110,8 @@ class Calibrate(Case):
         self.assertEqual(line, f"npumoe: {out}: cannot write: File too large")
         self.assertEqual(out.read_bytes(), b"old")
         self.assertEqual(self.leftovers(), [])
-        self.fails(1, "not a regular file", *args, "/dev/null")
+        self.fails(1, "not a regular file", *args, "/dev/zero")
+        self.ok(*args, "/dev/null", "--chunk", "16")
         self.fails(1, "Is a directory", *args, self.dir)
         self.fails(1, "No such file", *args, self.dir / "no" / "such" / "folder.json")
 
