@@ -101,7 +101,8 @@ std::string ProbeTable(const SelfTestReport& report) {
     text += fmt::format("  {:<25} {:>12.4g} {:<8} (table {:.4g})\n", number.name, number.value, number.unit, number.table);
   }
   if (!report.spec_path.empty()) text += fmt::format("written for the planner: {}\n", OneLine(report.spec_path));
-  return text + (report.passed ? "passed\n" : "FAILED\n");
+  return text + (report.passed ? "passed" : "FAILED") +
+         (report.simulated ? fmt::format(", simulated on {}\n", report.npu) : fmt::format(", measured on {}\n", report.chip));
 }
 
 Json ProbesJson(const SelfTestReport& report) {

@@ -260,6 +260,8 @@ class Doctor(Case):
         cache = self.dir / "cache"
         report = json.loads(self.ok("doctor", "--self-test", "--npu", "sim:m4", "--cache", cache, "--json").text())
         self.assertEqual((report["npu"], report["simulated"], report["passed"], report["spec_path"]), ("m4", True, True, ""))
+        text = self.ok("doctor", "--self-test", "--npu", "sim:m4", "--cache", cache).text()
+        self.assertEqual(text.splitlines()[-1], "passed, simulated on m4")
         self.assertFalse(cache.exists(), "a simulated machine teaches the planner nothing")
         compared = [probe for probe in report["probes"] if probe["right"] is not None]
         self.assertGreaterEqual(len(compared), 6)
