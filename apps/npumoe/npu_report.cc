@@ -96,6 +96,7 @@ nlohmann::ordered_json NpuReportJson(const RunReport& report) {
   json["npu"] = report.npu;
   json["clock"] = Clock(report);
   json["simulated"] = report.simulated;
+  if (report.simulated) json["spec"] = report.npu;
   json["plan"] = ReplaceInvalidUtf8(report.plan);
   json["order"] = report.order;
   json["prefill_seconds"] = report.prefill_seconds;

@@ -133,7 +133,9 @@ std::string ToJson(const Generation& generation, const Prompt& prompt, const Ses
   json["tokens"] = generation.tokens;
   json["stop_reason"] = ToString(generation.reason);
   json["seed"] = seed;
-  json["timings"] = {{"prompt_n", generation.prompt_tokens},
+  // The names are llama.cpp's; what a simulated NPU would take stands in "npu", with a clock of its own.
+  json["timings"] = {{"clock", "real time of this machine"},
+                     {"prompt_n", generation.prompt_tokens},
                      {"prompt_ms", generation.prompt_seconds * 1e3},
                      {"prompt_per_second", per_second(generation.prompt_tokens, generation.prompt_seconds)},
                      {"predicted_n", generation.decode_tokens},

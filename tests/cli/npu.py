@@ -42,7 +42,8 @@ class Npu(Case):
     def test_every_row_is_counted_once(self):
         done = self.json_of(*NPU, "--placement", "tiers+groups", "--npu-chunk", "64")
         n, report = done["timings"]["prompt_n"], done["npu"]
-        self.assertEqual((report["simulated"], report["clock"]), (True, "simulated on m2-max"))
+        self.assertEqual((report["simulated"], report["spec"], report["clock"]), (True, "m2-max", "simulated on m2-max"))
+        self.assertEqual(done["timings"]["clock"], "real time of this machine")
         for layer in report["layers"][:-1]:  # of the last layer one row is left, the CPU's
             used = layer["experts"]
             self.assertEqual(used["rows_used"] + used["rows_spilled"] + used["rows_cpu"], 2 * n)

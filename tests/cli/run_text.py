@@ -57,6 +57,7 @@ class Run(Case):
         self.assertEqual((result["prompt"], len(result["tokens"]), result["stop_reason"]), ("Hello", 6, "length"))
         self.assertEqual(result["timings"]["predicted_n"], 5)  # the last token is drawn, not evaluated
         self.assertGreater(result["timings"]["prompt_n"], 0)
+        self.assertEqual(result["timings"]["clock"], "real time of this machine")
         memory = result["memory"]
         self.assertGreater(memory["peak_resident_bytes"], memory["mapped_weights_bytes"])
         # The command line's own text and buffers are the only thing outside the bound.
