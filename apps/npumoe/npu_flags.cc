@@ -14,6 +14,17 @@
 
 namespace npumoe {
 
+namespace {
+
+// "NPU_CHUNK" of --npu-chunk.
+std::string VariableOf(const CLI::Option& option) {
+  std::string name = option.get_name().substr(2);
+  for (char& c : name) c = c == '-' ? '_' : static_cast<char>(c - 'a' + 'A');
+  return name;
+}
+
+}  // namespace
+
 void NpuFlags::AddTo(CLI::App& app) {
   const std::string group = "NPU";
   auto* device = app.add_option(
@@ -51,20 +62,21 @@ void NpuFlags::AddTo(CLI::App& app) {
   for (CLI::Option* option : {expert_weights_, attention_weights_}) option->check(CLI::IsMember(formats));
   for (CLI::Option* option : Options()) {
     option->take_last()->group(group);
+    BindEnvironment(option, VariableOf(*option));
   }
   auto* cache =
       app.add_option("--cache", npu_.cache_folder, "folder of compiled programs [" + DefaultCacheFolder() + "]");
   BindEnvironment(cache->take_last()->group(group), "CACHE");
   auto* limit = app.add_option("--cache-gb", cache_gb_, fmt::format("most GiB of it [{}]", kDefaultCacheBytes >> 30));
-  limit->check(CLI::Range(1u, 1u << 20))->take_last()->group(group);
-  app.add_option("--keep-warm", npu_.keep_warm_seconds,
-                 "with coreml: keep the NPU awake for so many seconds after its last use")
-      ->check(NumberIn(0.0, 86400.0))
-      ->take_last()
-      ->group(group);
-  app.add_option("--npu-spec", npu_.spec, "with coreml: plan with the numbers of this NPU, not of this machine")
-      ->take_last()
-      ->group(group);
+  limit->check(CLI::Range(1u, 1u << 20));
+  auto* warm = app.add_option("--keep-warm", npu_.keep_warm_seconds,
+                              "with coreml: keep the NPU awake for so many seconds after its last use");
+  warm->check(NumberIn(0.0, 86400.0));
+  auto* spec = app.add_option("--npu-spec", npu_.spec,
+                              "with coreml: plan with the numbers of this NPU, not of this machine");
+  for (CLI::Option* option : {limit, warm, spec}) {
+    BindEnvironment(option->take_last()->group(group), VariableOf(*option));
+  }
   app.add_option("--trace", trace_path_, "write what ran where and when, for Perfetto")->take_last()->group(group);
 }
 
@@ -76,6 +88,7 @@ std::vector<CLI::Option*> NpuFlags::Options() const {
 Status NpuFlags::Fill(EngineOptions& options) const {
   for (const CLI::Option* option : Options()) {
     if (option->count() == 0) continue;
+    if (!wanted() && !option->get_envname().empty()) continue;  // set for the runs with an NPU
     if (!wanted()) return Error{Code::kInvalidArgument, option->get_name() + ": wants --npu too"};
     const bool is_making = option != plan_ && option != stats_ && option != overflow_;
     if (is_making && plan_->count() > 0) {

@@ -59,6 +59,17 @@ class Npu(Case):
         one, two = (self.json_of(*NPU, "--placement", "base", "-t", t)["npu"] for t in ("1", "2"))
         self.assertEqual(one, two)
 
+    def test_environment_variables_stand_in_for_flags(self):
+        env = {"NPUMOE_NPU": "sim:m2-max", "NPUMOE_PLACEMENT": "tiers+groups", "NPUMOE_NPU_CHUNK": "64", "NPUMOE_OVERFLOW": "prune"}
+        run = ["run", self.model, "-p", PROMPT, "-n", "1", "--temp", "0", "--json"]
+        said = json.loads(self.ok(*run, env=env).text())["npu"]
+        self.assertEqual(said, self.json_of(*NPU, "--placement", "tiers+groups", "--npu-chunk", "64", "--overflow", "prune")["npu"])
+        self.assertNotEqual(said, json.loads(self.ok(*run, "--overflow", "exact", env=env).text())["npu"])
+        self.fails(2, "(NPUMOE_PLACEMENT is set)", *run, env={**env, "NPUMOE_PLACEMENT": "everywhere"})
+        env.pop("NPUMOE_NPU")  # those that say how mean nothing to a run on the CPU
+        self.assertNotIn("npu", json.loads(self.ok(*run, env=env).text()))
+        self.fails(2, "--placement: wants --npu too", *run, "--placement", "base")
+
     def test_overflow_modes(self):
         args = [*NPU, "--placement", "tiers+groups", "--npu-chunk", "64"]
         pruned = self.json_of(*args, "--overflow", "prune")["npu"]["experts"]
