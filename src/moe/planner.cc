@@ -194,7 +194,7 @@ void Planner::FillHead() {
   const bool ours = request_.placement == Placement::kOurs;
   p.model_hash = stats_.model_hash;
   p.spec_hash = SpecHash(spec_);
-  p.stats_hash = StatsHash(stats_);
+  if (request_.names_stats) p.stats_hash = StatsHash(stats_);
   p.npu = spec_.name;
   p.placement = request_.placement;
   p.expert_weights = request_.expert_weights;

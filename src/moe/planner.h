@@ -26,6 +26,7 @@ struct PlanRequest {
   uint32_t n_tiers = 3;
   WeightFormat expert_weights = WeightFormat::kFp16, attention_weights = WeightFormat::kFp16;
 };
+  bool names_stats = true;  // the plan bears their hash, which of a large model takes as long as a plan; false: it is empty
 
 struct PlanWithReasons {
   Plan plan;

@@ -162,6 +162,7 @@ Result<PlanRequest> RequestFor(const SimulateOptions& o, std::string_view placem
   request.moe_batch_tokens = o.moe_batch_tokens;
   request.prompt_tokens = o.prompt_tokens;
   request.n_tiers = o.n_tiers;
+  request.names_stats = false;  // nobody keeps these plans
   return request;
 }
 
