@@ -52,8 +52,8 @@ struct AttentionSides {
 class Planner {
  public:
   Planner(const ModelConfig& config, const RoutingStats& stats, const NpuSpec& spec, const PlanRequest& request,
-          PrefillOrder order, double joule_price = 0)
-      : config_(config), stats_(stats), spec_(spec), request_(request), order_(order) {
+          PrefillOrder order, const GoOnFn& go_on, double joule_price = 0)
+      : config_(config), stats_(stats), spec_(spec), request_(request), order_(order), go_on_(go_on) {
     plan().joule_price = joule_price;
   }
 
@@ -67,6 +67,7 @@ class Planner {
       if (!ExpertsOnCpu(request_.placement)) NM_TRY(FindRules());
     }
     PlanExperts();
+    if (stopped_) return MakeError(Code::kCancelled, "planner: stopped by the caller");
     fits_order_ = FitsItsOrder();
     return std::move(out_);
   }
@@ -113,7 +114,11 @@ class Planner {
   bool SwitchPairs(const std::vector<std::vector<LayerOption>>& options, size_t& budget);
   void SpreadLoads();
   bool PolishLayers();
-  PlanCost Sum() const { return ExpectedPlanCost(config_, plan(), plan().layers, attention_, costs_, spec_); }
+  // Once told to stop, nothing is searched and nothing looks better any more: every loop soon ends.
+  bool Stopped() const { return stopped_ = stopped_ || (go_on_ && !go_on_()); }
+  PlanCost Sum() const {
+    return Stopped() ? total_ : ExpectedPlanCost(config_, plan(), plan().layers, attention_, costs_, spec_);
+  }
   double ScoreOf(const PlanCost& cost) const;
   RestOfPlan Rest(uint32_t layer) const;
   void Explain();
@@ -124,6 +129,8 @@ class Planner {
   const NpuSpec& spec_;
   const PlanRequest& request_;
   const PrefillOrder order_;
+  const GoOnFn& go_on_;
+  mutable bool stopped_ = false;
   PlanWithReasons out_;
   GroupRules rules_;
   uint32_t batch_tokens_ = 0;                                // of one MoE batch
@@ -473,6 +480,7 @@ LayerCoster Planner::CosterOf(uint32_t layer) const {
 
 // The plans worth having; a single one when nothing is searched.
 std::vector<LayerOption> Planner::PlaceLayer(uint32_t layer, std::span<const double> load_prices, bool polish) const {
+  if (Stopped()) return {LayerOption{}};
   if (!config_.IsMoeLayer(layer)) {
     LayerOption dense;
     dense.cost.cpu_seconds = CpuFfnSeconds(config_, spec_, config_.ffn_dim, batch_tokens_);
@@ -712,8 +720,8 @@ void Planner::Explain() {
 }
 
 Result<PlanWithReasons> PlanWavefront(const ModelConfig& config, const RoutingStats& stats, const NpuSpec& spec,
-                                      const PlanRequest& request) {
-  Planner planner(config, stats, spec, request, PrefillOrder::kWavefront);
+                                      const PlanRequest& request, const GoOnFn& go_on) {
+  Planner planner(config, stats, spec, request, PrefillOrder::kWavefront, go_on);
   auto made = planner.Run();
   if (!made.ok() || planner.fits_order()) return made;
   return MakeError(Code::kUnsupported,
@@ -737,13 +745,15 @@ double ScoreOf(const PlanCost& cost, Objective objective) {
 // The wavefront that the objective likes better than `whole`, or that. Time has its price: more energy than
 // kMostWavefrontEnergy times as much is not spent on it. What a joule costs in seconds to stay below is bisected.
 Result<PlanWithReasons> FasterInHalves(const ModelConfig& config, const RoutingStats& stats, const NpuSpec& spec,
-                                       const PlanRequest& request, PlanWithReasons whole, const PlanCost& cost) {
+                                       const PlanRequest& request, const GoOnFn& go_on, PlanWithReasons whole,
+                                       const PlanCost& cost) {
   PlanCost least = cost;
   double price = 0, cheap = 0, dear = 0;  // prices at which a wavefront spends too much, and is no faster
   for (int attempt = 0; attempt < kPriceAttempts; ++attempt) {
-    Planner planner(config, stats, spec, request, PrefillOrder::kWavefront, price);
+    Planner planner(config, stats, spec, request, PrefillOrder::kWavefront, go_on, price);
     auto made = planner.Run();
     const PlanCost& halves = planner.cost();
+    if (!made.ok() && made.error().code == Code::kCancelled) return made;
     if (!made.ok() || !planner.fits_order()) break;
     const bool is_better = ScoreOf(halves, request.objective) < ScoreOf(least, request.objective);
     const double spent = halves.joules - cost.joules;
@@ -773,18 +783,18 @@ std::string StatsHash(const RoutingStats& stats) {
 }
 
 Result<PlanWithReasons> MakePlan(const ModelConfig& config, const RoutingStats& stats, const NpuSpec& spec,
-                                 const PlanRequest& request) {
+                                 const PlanRequest& request, const GoOnFn& go_on) {
   if (request.placement != Placement::kOurs) {
-    return Planner(config, stats, spec, request, PrefillOrder::kChunkMajor).Run();
+    return Planner(config, stats, spec, request, PrefillOrder::kChunkMajor, go_on).Run();
   }
-  Planner layer_major(config, stats, spec, request, PrefillOrder::kLayerMajor);
+  Planner layer_major(config, stats, spec, request, PrefillOrder::kLayerMajor, go_on);
   // A batch of one chunk has no halves.
   const bool is_whole = !request.order && request.moe_batch_tokens <= request.chunk_tokens;
   if (is_whole || request.order == PrefillOrder::kLayerMajor) return layer_major.Run();
-  if (request.order) return PlanWavefront(config, stats, spec, request);
+  if (request.order) return PlanWavefront(config, stats, spec, request, go_on);
   auto whole = layer_major.Run();
   if (!whole.ok()) return whole;
-  return FasterInHalves(config, stats, spec, request, std::move(whole).value(), layer_major.cost());
+  return FasterInHalves(config, stats, spec, request, go_on, std::move(whole).value(), layer_major.cost());
 }
 
 }  // namespace npumoe

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -25,8 +26,8 @@ struct PlanRequest {
   OverflowMode mode = OverflowMode::kExact;
   uint32_t n_tiers = 3;
   WeightFormat expert_weights = WeightFormat::kFp16, attention_weights = WeightFormat::kFp16;
-};
   bool names_stats = true;  // the plan bears their hash, which of a large model takes as long as a plan; false: it is empty
+};
 
 struct PlanWithReasons {
   Plan plan;
@@ -38,10 +39,13 @@ struct PlanWithReasons {
 // 32 hex digits over all of the statistics: what a plan was made from.
 std::string StatsHash(const RoutingStats& stats);
 
-// Fails (kUnsupported) when not even one expert fits a program, naming the limit. `stats` may be of any chunk lengths;
-// experts never seen keep a place.
+// Whether work shall go on; asked on the thread that works.
+using GoOnFn = std::function<bool()>;
+
+// Fails (kUnsupported) when not even one expert fits a program, naming the limit, and with kCancelled soon after `go_on`,
+// asked at least once a layer, said no. `stats` may be of any chunk lengths; experts never seen keep a place.
 Result<PlanWithReasons> MakePlan(const ModelConfig& config, const RoutingStats& stats, const NpuSpec& spec,
-                                 const PlanRequest& request);
+                                 const PlanRequest& request, const GoOnFn& go_on = {});
 
 // The file's bytes per weight that the planner assumes for experts on the CPU (Q8_0: 34 bytes for 32 weights), since
 // ModelConfig does not know them; the runtime chooses with the real ones.

@@ -225,6 +225,27 @@ TEST(MakePlan, KeepsEveryLimitOfAThousandShapesAndSpecs) {
   EXPECT_LT(refused, 300u);
 }
 
+TEST(MakePlan, StopsWhereItIsTold) {
+  const ModelConfig config = Model(6, 16, 256, 128);
+  const RoutingStats stats = Routing(config, 500, 1.0, 3);
+  NpuSpec spec = **FindSpec("m2-max");
+  spec.max_programs = 4;  // programs are spread over the layers: every part of the search runs
+  for (const Placement placement : kPlacements) {
+    PlanRequest request;
+    request.placement = placement;
+    size_t n_asked = 0;
+    ASSERT_TRUE(MakePlan(config, stats, spec, request, [&] { return ++n_asked > 0; }).ok());
+    EXPECT_GE(n_asked, config.n_layers);
+    for (size_t last = 0; last < n_asked; last += 1 + n_asked / 20) {
+      size_t asked = 0;
+      const auto stopped = MakePlan(config, stats, spec, request, [&] { return asked++ < last; });
+      ASSERT_FALSE(stopped.ok());
+      EXPECT_EQ(stopped.error().code, Code::kCancelled);
+      EXPECT_EQ(asked, last + 1) << "asked again after a no";
+    }
+  }
+}
+
 TEST(MakePlan, IsDeterministic) {
   const ModelConfig config = Model(2, 40, 256, 128);
   const RoutingStats stats = Routing(config, 512, 0.8, 3);

@@ -228,7 +228,7 @@ Result<SimulateReport> Simulate(const SimulateOptions& o, const ProgressFn& prog
   for (const std::string& name : names) {
     NM_TRY_VAR(const PlanRequest request, RequestFor(o, name));
     if (!go_on()) return told_to_stop;
-    NM_TRY_VAR(PlanWithReasons made, MakePlan(config, stats, *spec, request));
+    NM_TRY_VAR(PlanWithReasons made, MakePlan(config, stats, *spec, request, go_on));
     SimulatedPlacement placement;
     placement.placement = name, placement.mode = ToString(request.mode),
     placement.objective = ToString(request.objective);
