@@ -42,7 +42,12 @@ void Progress::Draw(double done, double total, double done_before) {
   done = std::min(done, total);
   const double done_now = done - done_before;
   const double tenth = std::floor(done * 10 / total);
-  if (elapsed < kQuietSeconds || !(done_now > 0)) return;
+  if (elapsed < kQuietSeconds) return;
+  if (!(done_now > 0)) {  // no rate yet, and off a terminal nothing to tell
+    if (terminal_) WriteErr(fmt::format("\r{}: {:.0f} of {:.0f} {}\033[K", name_, std::floor(done), total, unit_));
+    drawn_ = terminal_;
+    return;
+  }
   if (!terminal_ && tenth < next_tenth_ && elapsed < next_seconds_) return;
   next_tenth_ = tenth + 1;
   next_seconds_ = elapsed + kLongestSilence;

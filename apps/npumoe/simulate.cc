@@ -12,6 +12,7 @@
 #include "apps/npumoe/commands.h"
 #include "apps/npumoe/console.h"
 #include "apps/npumoe/flags.h"
+#include "apps/npumoe/progress.h"
 #include "apps/npumoe/routing_flags.h"
 #include "apps/npumoe/simulate_json.h"
 #include "apps/npumoe/text.h"
@@ -191,9 +192,14 @@ int RunSimulate(const std::vector<std::string>& args) {
   CatchInterrupts();
   std::vector<SimulateReport> reports;
   for (const SimulateOptions& options : *combinations) {
-    auto report = Simulate(options, [](size_t, size_t) { return !Interrupted(); });
+  Progress progress("simulate", "prompts", "prompts/s");
+    auto report = Simulate(options, [&](size_t done_prompts, size_t n_prompts) {
+      progress.Show(reports.size() * n_prompts + done_prompts, combinations->size() * n_prompts);
+      return !Interrupted();
+    });
     if (!report) {
       const Error& error = report.error();
+      progress.Clear();
       if (error.code == Code::kCancelled) return kExitInterrupted;
       const bool usage = error.code == Code::kInvalidArgument || error.code == Code::kNotFound;
       return usage ? UsageError("simulate: " + error.message) : FailWith(error);
@@ -201,6 +207,7 @@ int RunSimulate(const std::vector<std::string>& args) {
     reports.push_back(std::move(*report));
   }
   if (!flags.sweep.empty()) {
+  progress.Clear();
     const Status written = WriteOutputFile(flags.sweep, SweepText(flags, reports));
     return written ? kExitDone : FailWith(written.error());
   }

@@ -21,7 +21,7 @@ def clean_environment(**extra):
     return {**kept, **extra}
 
 
-PROGRESS = re.compile(r"^npumoe: \w+: \d+ of \d+ (?:tokens|items) \(\d+ %\), [\d.]+ (?:t|items)/s, .* left\n", re.MULTILINE)
+PROGRESS = re.compile(r"^npumoe: \w+: \d+ of \d+ (?:tokens|items|prompts) \(\d+ %\), [\d.]+ (?:t|items|prompts)/s, .* left\n", re.MULTILINE)
 
 
 class Outcome:

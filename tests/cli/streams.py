@@ -82,6 +82,19 @@ class Streams(Case):
         self.assertNotIn(b"\n", seen)
         self.assertTrue(seen.endswith(b"\r\x1b[K"))
 
+    def test_a_simulation_shows_how_far_it_is(self):
+        leader, follower = pty.openpty()
+        with self.start("simulate", "qwen3-30b-a3b", "--seeds", "10000", "--placement", "naive", stderr=follower) as process:
+            os.close(follower)
+            seen = read_until(leader, lambda text: text.count(b"\rsimulate: ") >= 2)
+            process.send_signal(signal.SIGINT)
+            out = process.stdout.read()
+            self.assertEqual((process.wait(timeout=SECONDS), out), (130, b""))
+            seen += read_rest(leader)
+        os.close(leader)
+        self.assertRegex(seen.decode(), r"\rsimulate: \d+ of 10000 prompts")
+        self.assertTrue(seen.endswith(b"\r\x1b[K"))
+
     def test_ctrl_c_while_waiting_for_a_prompt(self):
         with self.start("run", self.model, stdin=subprocess.PIPE) as process:
             time.sleep(1)
