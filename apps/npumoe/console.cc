@@ -145,7 +145,8 @@ Status CheckApart(const std::vector<std::string>& outputs, const std::vector<std
 
 Result<std::string> ReadAll(const std::string& path, size_t limit_bytes) {
   const std::string shown = path == "-" ? "stdin" : fmt::format("'{}'", path);
-  const int fd = path == "-" ? STDIN_FILENO : open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int fd = path == "-" ? STDIN_FILENO : OpenToRead(path);
+  if (fd < 0 && errno == EINTR) return Error{Code::kCancelled, "interrupted"};
   if (fd < 0) {
     return Error{errno == ENOENT ? Code::kNotFound : Code::kIo, fmt::format("{}: {}", shown, std::strerror(errno))};
   }
@@ -159,6 +160,19 @@ Result<std::string> ReadAll(const std::string& path, size_t limit_bytes) {
     }
     const ssize_t n = read(fd, block, sizeof block);
     if (n == 0) break;
+namespace {
+
+// Opening a pipe waits for its writer. -1 with EINTR when Ctrl-C came meanwhile.
+int OpenToRead(const std::string& path) {
+  int fd = -1;
+  do {
+    fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  } while (fd < 0 && errno == EINTR && !Interrupted());
+  return fd;
+}
+
+}  // namespace
+
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) {
       status = Error{Code::kIo, fmt::format("{}: {}", shown, std::strerror(errno))};

@@ -93,6 +93,21 @@ class Case(unittest.TestCase):
         return path
 
 
+def wait_for_handler(pid, signal_number):
+    """Until the process catches the signal; a second where the system does not tell."""
+    status = pathlib.Path("/proc", str(pid), "status")
+    if not status.exists():
+        time.sleep(1)
+        return
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end:
+        caught = re.search(r"(?m)^SigCgt:\s*([0-9a-f]+)", status.read_text(encoding="utf-8"))
+        if caught and int(caught[1], 16) >> (signal_number - 1) & 1:
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"no handler within {SECONDS} s")
+
+
 def read_until(fd, enough):
     seen, end = b"", time.monotonic() + SECONDS
     while not enough(seen):
