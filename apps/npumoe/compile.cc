@@ -69,7 +69,8 @@ int RunCompile(const std::vector<std::string>& args) {
   npu.AddTo(app);
   app.add_option("-o,--out", compile.out_dir,
                  "folder for the packages; without it they are only compiled, or lie beside the model where there is no "
-                 "Core ML");
+                 "Core ML")
+      ->check(NotStdout("a folder"));
   app.add_option("-j,--parallel", compile.n_parallel, "programs in work at once [2]")
       ->check(CLI::Range(1u, kMaxParallel));
   app.add_flag("--json", as_json, "JSON");

@@ -68,6 +68,7 @@ struct EvalFlags {
     limit_ = app.add_option("--limit", task.max_items, "items [all of the file, 100 of retrieval]");
     resume_ = app.add_option("--resume", task.log_path,
                              "log of finished items: made when missing, gone on after when it is there");
+    resume_->check(NotStdout("a file"));
     shots_->check(CLI::Range(0u, 1000u));
     length_->check(CLI::Range(1u, kMaxContextTokens));
     limit_->check(CLI::Range(uint64_t{1}, kMaxItems));

@@ -22,7 +22,9 @@ int RunExec(const std::vector<std::string>& args) {
   app.add_option("package", path, "an .mlpackage folder")->required();
   app.add_option("-f,--function", options.function, "function to run; without it the package's default");
   app.add_option("-i,--in", inputs, "NAME=FILE.npy for an input of the function")->allow_extra_args(false);
-  app.add_option("-o,--out", options.out_dir, "folder for the outputs, NAME.npy each")->required();
+  app.add_option("-o,--out", options.out_dir, "folder for the outputs, NAME.npy each")
+      ->required()
+      ->check(NotStdout("a folder"));
   app.add_option("--npu", options.device, "coreml, coreml:gpu or coreml:cpu; without it the reference executor runs it");
   app.add_flag("--f32", options.f32, "no rounding to fp16 between ops; outputs are float32");
   if (const auto exit_code = ParseFlags(app, args)) return *exit_code;

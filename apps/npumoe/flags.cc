@@ -178,6 +178,13 @@ std::optional<int> ParseFlags(CLI::App& app, Args args) {
   auto normal = Normalize(app, args);
   if (!normal) return UsageError(fmt::format("{}: {}", command, normal.error().message));
   try {
+CLI::Validator NotStdout(const std::string& what) {
+  const auto check = [what](std::string& text) {
+    return text == "-" ? fmt::format("wants {}, - (stdout) cannot hold it", what) : std::string();
+  };
+  return {check, ""};
+}
+
     std::ranges::reverse(*normal);  // CLI11 takes them from the back
     app.parse(std::move(*normal));
   } catch (const CLI::CallForHelp&) {

@@ -20,6 +20,9 @@ using Args = std::vector<std::string>;
 // it cannot obey (--grammar, ...) are errors that say so.
 std::optional<int> ParseFlags(CLI::App& app, Args args);
 
+// Refuses "-": of outputs that stdout cannot hold. `what` is "a file" or "a folder".
+CLI::Validator NotStdout(const std::string& what);
+
 // A number in [low, high]; unlike CLI::Range not NaN.
 CLI::Validator NumberIn(double low, double high);
 

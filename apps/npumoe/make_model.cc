@@ -21,7 +21,9 @@ int RunMakeModel(const std::vector<std::string>& args) {
   for (const std::string_view shape : MakeModelShapes())
     shapes += fmt::format("{}{}", shapes.empty() ? "" : ", ", shape);
   app.add_option("--shape", options.shape, "one of: " + shapes)->required();
-  app.add_option("-o,--output", out, "file to write, or folder with --hf")->required();
+  app.add_option("-o,--output", out, "file to write, or folder with --hf")
+      ->required()
+      ->check(NotStdout("a file or a folder"));
   app.add_option("--type", options.type, "block type of the matrices: f32, f16, bf16, q8_0, q4_0, q4_k, ...");
   const auto count = CLI::Range(1u, 1u << 30);
   app.add_option("--layers", options.n_layers, "layers, instead of the shape's")->check(count);

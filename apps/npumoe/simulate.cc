@@ -56,7 +56,8 @@ struct SimulateFlags {
         ->check(CLI::Range(1u, 64u));
     app.add_option("--seeds", options.n_seeds, "prompts, each with its own routing [5]")->check(CLI::Range(1u, 10000u));
     app.add_option("-s,--seed", options.seed, "of the first [1]");
-    app.add_option("--sweep", sweep, "write one row per placement of every combination; .csv or .json");
+    app.add_option("--sweep", sweep, "write one row per placement of every combination; .csv or .json")
+        ->check(NotStdout("a file, .csv or .json"));
     app.add_flag("--json", as_json, "everything as JSON");
     app.add_flag("--details", details, "with --json: tier maps, popularity, one layer's time line");
   }
@@ -191,23 +192,23 @@ int RunSimulate(const std::vector<std::string>& args) {
 
   CatchInterrupts();
   std::vector<SimulateReport> reports;
-  for (const SimulateOptions& options : *combinations) {
   Progress progress("simulate", "prompts", "prompts/s");
+  for (const SimulateOptions& options : *combinations) {
     auto report = Simulate(options, [&](size_t done_prompts, size_t n_prompts) {
       progress.Show(reports.size() * n_prompts + done_prompts, combinations->size() * n_prompts);
       return !Interrupted();
     });
     if (!report) {
-      const Error& error = report.error();
       progress.Clear();
+      const Error& error = report.error();
       if (error.code == Code::kCancelled) return kExitInterrupted;
       const bool usage = error.code == Code::kInvalidArgument || error.code == Code::kNotFound;
       return usage ? UsageError("simulate: " + error.message) : FailWith(error);
     }
     reports.push_back(std::move(*report));
   }
-  if (!flags.sweep.empty()) {
   progress.Clear();
+  if (!flags.sweep.empty()) {
     const Status written = WriteOutputFile(flags.sweep, SweepText(flags, reports));
     return written ? kExitDone : FailWith(written.error());
   }

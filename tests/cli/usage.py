@@ -58,6 +58,12 @@ class Usage(Case):
             ("-pg: wants two numbers", ["bench", self.model, "-pg", "1,2,3"]),
             ("--output", ["bench", self.model, "-o", "xml"]),
             ("nonsense", ["make-model", "--shape", "nonsense", "-o", self.dir / "x.gguf"]),
+            ("--output: wants a file or a folder, - (stdout) cannot hold it",
+             ["make-model", "--shape", "tiny-qwen3moe", "-o", "-"]),
+            ("--out: wants a folder", ["exec", "x.mlpackage", "--out", "-"]),
+            ("--out: wants a folder", ["compile", self.model, "-o", "-"]),
+            ("--sweep: wants a file", ["simulate", "phi-tiny-moe", "--sweep", "-"]),
+            ("--resume: wants a file", ["eval", self.model, "--task", "needle-single", "--resume", "-"]),
             ("--output is required", ["make-model", "--shape", "tiny-qwen3moe"]),
         ]:
             with self.subTest(args=args):
