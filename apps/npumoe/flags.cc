@@ -149,6 +149,22 @@ std::string EnvironmentOrigin(const CLI::App& app, std::string_view error) {
   return "";
 }
 
+// Flags whose value may be empty: a text of no length is one.
+constexpr std::string_view kMaybeEmpty[] = {"--prompt", "--system-prompt"};
+
+// The first option that was given an empty value where that names nothing, with those of subcommands; or null.
+const CLI::Option* FindEmpty(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    const bool may_be = std::ranges::find(kMaybeEmpty, std::string_view(option->get_name())) != std::end(kMaybeEmpty);
+    // A flag without a value has results too: "true".
+    if (!may_be && std::ranges::find(option->results(), std::string()) != option->results().end()) return option;
+  }
+  for (const CLI::App* command : app.get_subcommands()) {
+    if (const CLI::Option* empty = FindEmpty(*command); empty != nullptr) return empty;
+  }
+  return nullptr;
+}
+
 // Short names for values in the help: CLI11 would print every range.
 void ShortenValueNames(CLI::App& app) {
   for (CLI::Option* option : app.get_options()) {
@@ -194,6 +210,9 @@ CLI::Validator NotStdout(const std::string& what) {
     const std::string text = Describe(error);
     return UsageError(fmt::format("{}: {}{} ('npumoe {} --help' shows the flags)", command, text,
                                   EnvironmentOrigin(app, text), command));
+  }
+  if (const CLI::Option* empty = FindEmpty(app); empty != nullptr) {
+    return UsageError(fmt::format("{}: {}: the value is empty", command, empty->get_name()));
   }
   return std::nullopt;
 }

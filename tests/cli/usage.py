@@ -69,6 +69,45 @@ class Usage(Case):
             with self.subTest(args=args):
                 self.fails(2, part, *args)
 
+    def test_empty_values_name_nothing(self):
+        for name, args in [
+            ("--model", ["run", "-m", "", "-p", "x"]),
+            ("--model", ["info", self.model, ""]),
+            ("--file", ["run", self.model, "-f", ""]),
+            ("--npu", ["run", self.model, "-p", "x", "--npu="]),
+            ("--plan", ["run", self.model, "-p", "x", "--npu", "sim:m2-max", "--plan", ""]),
+            ("--cache", ["run", self.model, "-p", "x", "--npu", "sim:m2-max", "--cache", ""]),
+            ("--trace", ["run", self.model, "-p", "x", "--npu", "sim:m2-max", "--trace", ""]),
+            ("--chat-template", ["run", self.model, "-p", "x", "--chat-template", ""]),
+            ("--output", ["make-model", "--shape", "tiny-qwen3moe", "-o", ""]),
+            ("--output", ["calibrate", self.model, "-f", self.model, "-o", ""]),
+            ("--stats", ["plan", self.model, "--stats", ""]),
+            ("--output", ["plan", self.model, "-o", ""]),
+            ("--routing", ["simulate", "phi-tiny-moe", "--routing", ""]),
+            ("--model", ["simulate", ""]),
+            ("--output", ["report", "-o", ""]),
+            ("--resume", ["eval", self.model, "--task", "needle-single", "--resume", ""]),
+            ("key", ["cache", "--cache", self.dir, "rm", ""]),
+            ("--npu", ["doctor", "--npu", ""]),
+        ]:
+            with self.subTest(args=args):
+                self.fails(2, f"{args[0]}: {name}: the value is empty", *args)
+        self.assertTrue(self.run_text("-p", "x", "-n", "1", env={"NPUMOE_NPU": "", "NPUMOE_CACHE": ""}).startswith(b"x"))
+
+    def test_long_values_are_cut_in_messages(self):
+        long = "x" * 50_000
+        wide = "\u20ac" * 20_000
+        for code, args in [(2, [long]), (2, ["run", self.model, "--" + long]), (2, ["run", self.model, "-p", "x", "--temp", long]),
+                           (2, ["run", self.model, "-p", "x", "--npu", "sim:m2-max", "--placement", wide]),
+                           (2, ["run", self.model, "-p", "x", "--chat-template", wide]),
+                           (2, ["run", self.model, "-p", "x", f"--chat-template={long}"]),
+                           (1, ["run", long, "-p", "x"]), (1, ["run", self.model, "-f", wide]),
+                           (2, ["make-model", "--shape", long, "-o", self.dir / "x"])]:
+            with self.subTest(args=args[:-1], last=args[-1][:9]):
+                line = self.fails(code, "...", *args)
+                self.assertLess(len(line), 600)
+        self.fails(2, "xxx...xxx", "run", self.model, "-p", "x", env={"NPUMOE_THREADS": long})
+
     def test_well_known_flags_that_change_nothing_are_ignored_with_a_note(self):
         plain = self.run_text("-p", "abc", "-n", "4")
         for flags in (["-ngl", "99"], ["--n-gpu-layers=99"], ["-fa"], ["-fa", "on"], ["--no-mmap"], ["-tb", "2"],
