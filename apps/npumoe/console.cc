@@ -11,6 +11,7 @@
 #include <csignal>
 #include <cstring>
 #include <filesystem>
+#include <utility>
 
 #include "apps/npumoe/text.h"
 
@@ -21,6 +22,7 @@ constexpr int kInterrupts[] = {SIGINT, SIGTERM, SIGHUP};
 volatile std::sig_atomic_t interrupted = 0;  // a global, like the next: a signal handler has nowhere else to look
 pthread_t user_thread;                       // the one that waits for the user, set before the handler
 bool pipe_closed = false;
+std::vector<std::pair<std::string, std::string>> long_values;  // of the command line: whole and as notes show it
 
 extern "C" void OnInterrupt(int signal) {
   // While the waiting thread holds signals back, the system gives them to any thread that does not, such as those that
@@ -98,7 +100,21 @@ Status WriteOut(std::string_view text) {
 
 void WriteErr(std::string_view text) { (void)WriteAll(STDERR_FILENO, text); }
 
-void Note(std::string_view text) { WriteErr("npumoe: " + OneLine(text) + "\n"); }
+void ShortenInNotes(std::string_view value) {
+  const std::string whole = OneLine(value);
+  const std::string shown = Shortened(whole);
+  if (shown.size() < whole.size()) long_values.emplace_back(whole, shown);
+}
+
+void Note(std::string_view text) {
+  std::string line = OneLine(text);
+  for (const auto& [whole, shown] : long_values) {
+    for (size_t at = 0; (at = line.find(whole, at)) != std::string::npos; at += shown.size()) {
+      line.replace(at, whole.size(), shown);
+    }
+  }
+  WriteErr("npumoe: " + line + "\n");
+}
 
 int FailWith(const Error& error) {
   if (error.code == Code::kCancelled) return pipe_closed ? kExitDone : kExitInterrupted;
@@ -143,6 +159,19 @@ Status CheckApart(const std::vector<std::string>& outputs, const std::vector<std
   return Ok{};
 }
 
+namespace {
+
+// Opening a pipe waits for its writer. -1 with EINTR when Ctrl-C came meanwhile.
+int OpenToRead(const std::string& path) {
+  int fd = -1;
+  do {
+    fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  } while (fd < 0 && errno == EINTR && !Interrupted());
+  return fd;
+}
+
+}  // namespace
+
 Result<std::string> ReadAll(const std::string& path, size_t limit_bytes) {
   const std::string shown = path == "-" ? "stdin" : fmt::format("'{}'", path);
   const int fd = path == "-" ? STDIN_FILENO : OpenToRead(path);
@@ -160,19 +189,6 @@ Result<std::string> ReadAll(const std::string& path, size_t limit_bytes) {
     }
     const ssize_t n = read(fd, block, sizeof block);
     if (n == 0) break;
-namespace {
-
-// Opening a pipe waits for its writer. -1 with EINTR when Ctrl-C came meanwhile.
-int OpenToRead(const std::string& path) {
-  int fd = -1;
-  do {
-    fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  } while (fd < 0 && errno == EINTR && !Interrupted());
-  return fd;
-}
-
-}  // namespace
-
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) {
       status = Error{Code::kIo, fmt::format("{}: {}", shown, std::strerror(errno))};

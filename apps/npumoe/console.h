@@ -26,6 +26,8 @@ void PrepareStreams();
 Status WriteOut(std::string_view text);
 // Writes a line "npumoe: <text>" to stderr, made safe for a terminal. Failures to do so are ignored.
 void Note(std::string_view text);
+// From here on notes show of this argument, when it is long, only its beginning and end (Shortened).
+void ShortenInNotes(std::string_view value);
 // Bytes to stderr as they are: progress lines.
 void WriteErr(std::string_view text);
 

@@ -178,6 +178,13 @@ void ShortenValueNames(CLI::App& app) {
 
 }  // namespace
 
+CLI::Validator NotStdout(const std::string& what) {
+  const auto check = [what](std::string& text) {
+    return text == "-" ? fmt::format("wants {}, - (stdout) cannot hold it", what) : std::string();
+  };
+  return {check, ""};
+}
+
 CLI::Validator NumberIn(double low, double high) {
   const auto check = [low, high](std::string& text) {
     double value = 0;
@@ -194,13 +201,6 @@ std::optional<int> ParseFlags(CLI::App& app, Args args) {
   auto normal = Normalize(app, args);
   if (!normal) return UsageError(fmt::format("{}: {}", command, normal.error().message));
   try {
-CLI::Validator NotStdout(const std::string& what) {
-  const auto check = [what](std::string& text) {
-    return text == "-" ? fmt::format("wants {}, - (stdout) cannot hold it", what) : std::string();
-  };
-  return {check, ""};
-}
-
     std::ranges::reverse(*normal);  // CLI11 takes them from the back
     app.parse(std::move(*normal));
   } catch (const CLI::CallForHelp&) {
@@ -223,6 +223,7 @@ void BindEnvironment(CLI::Option* option, const std::string& name) {
     const char* value = std::getenv(variable.c_str());
     if (value != nullptr && *value != '\0') {
       option->envname(variable);
+      ShortenInNotes(value);
       return;
     }
   }

@@ -67,6 +67,12 @@ int Main(std::vector<std::string> args) {
     WriteErr(Usage());
     return kExitUsage;
   }
+  for (const std::string& arg : args) {
+    ShortenInNotes(arg);
+    if (const size_t equals = arg.find('='); arg.starts_with("--") && equals != std::string::npos) {
+      ShortenInNotes(std::string_view(arg).substr(equals + 1));
+    }
+  }
   // `npumoe help run` is `npumoe run --help`.
   if (args[0] == "help" && args.size() > 1) args = {args[1], "--help"};
   const std::string& name = args[0];

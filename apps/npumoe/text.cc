@@ -156,6 +156,15 @@ std::string OneLine(std::string_view text) {
   return line;
 }
 
+std::string Shortened(std::string_view text) {
+  if (text.size() <= kMaxShownBytes) return std::string(text);
+  const auto inside = [&](size_t at) { return (static_cast<uint8_t>(text[at]) & 0xC0) == 0x80; };
+  size_t head = kMaxShownBytes / 2, tail = text.size() - (kMaxShownBytes - head - 3);
+  while (head > 0 && inside(head)) --head;
+  while (tail < text.size() && inside(tail)) ++tail;
+  return fmt::format("{}...{}", text.substr(0, head), text.substr(tail));
+}
+
 std::string Unescape(std::string_view text) {
   std::string out;
   out.reserve(text.size());

@@ -20,6 +20,10 @@ std::string FormatCount(uint64_t count);
 // \xNN. For people to read, not to parse back.
 std::string OneLine(std::string_view text);
 
+// Of a longer `text` its beginning, "..." and its end, together kMaxShownBytes or a little less; UTF-8 characters stay whole.
+inline constexpr size_t kMaxShownBytes = 80;
+std::string Shortened(std::string_view text);
+
 // One line of a report: the name, padded to `width`, and the value in one line (OneLine).
 std::string NamedLine(size_t width, std::string_view name, std::string_view value);
 

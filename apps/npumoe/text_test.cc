@@ -81,6 +81,28 @@ TEST(Utf8Gate, PassesInvalidBytesAtOnceAndTheHeldOnesAtTheEnd) {
   EXPECT_EQ(gate.Push("\xE0\x80"), "\xE0\x80");  // overlong: can never become a character
 }
 
+TEST(Shortened, KeepsBeginningAndEnd) {
+  const std::string fits(kMaxShownBytes, 'x');
+  EXPECT_EQ(Shortened(fits), fits);
+  const std::string shown = Shortened("begin" + std::string(100'000, 'x') + "end");
+  EXPECT_EQ(shown.size(), kMaxShownBytes);
+  EXPECT_TRUE(shown.starts_with("beginx") && shown.ends_with("xend")) << shown;
+  EXPECT_NE(shown.find("x...x"), std::string::npos);
+}
+
+TEST(Shortened, CutsBetweenCharacters) {
+  for (const std::string character : {"é", "€", "🌍"}) {
+    for (size_t n_before = 0; n_before < 4; ++n_before) {
+      std::string text(n_before, 'x');
+      for (int i = 0; i < 100; ++i) text += character;
+      const std::string shown = Shortened(text);
+      EXPECT_LE(shown.size(), kMaxShownBytes);
+      EXPECT_GT(shown.size(), kMaxShownBytes - 8);
+      EXPECT_EQ(ReplaceInvalidUtf8(shown), shown);
+    }
+  }
+}
+
 TEST(ReplaceInvalidUtf8, PutsOneReplacementPerBrokenSequence) {
   EXPECT_EQ(ReplaceInvalidUtf8("é\xFFz"), "é\xEF\xBF\xBDz");
   EXPECT_EQ(ReplaceInvalidUtf8("\xE2\x82"), "\xEF\xBF\xBD");
