@@ -1,0 +1,664 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "moe/order_planner.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numeric>
+
+#include "base/check.h"
+#include "moe/attention_plan.h"
+#include "moe/layer_cost.h"
+#include "moe/layer_search.h"
+#include "moe/plan_cost.h"
+
+namespace npumoe {
+namespace {
+
+constexpr float kF16Max = 65504;
+constexpr float kSafe = kF16Max / 4;  // room for text unlike the calibration's
+// Prices of a second of loading, in seconds of running, that are tried when not all programs can stay loaded: the first
+// ignore loads that may hide behind other work, the last give up groups until the rest stays.
+constexpr std::array kLoadPrices{0.0, 0.1, 0.25, 0.5, 1.0, 4.0, 16.0, 64.0};
+// Programs looked at while layers are switched between the plans of these prices: well below a second.
+constexpr size_t kSwitchWork = 2'000'000;
+// Experts times load prices up to which every price's plan is polished before layers switch, and not only the chosen.
+constexpr size_t kPolishAllWork = 1024;
+constexpr uint32_t kShortBatchParts[] = {2, 4, 8};
+
+uint32_t RoundUpTo(uint32_t n, uint64_t multiple) {
+  return static_cast<uint32_t>(std::min<uint64_t>((n + multiple - 1) / multiple * multiple, UINT32_MAX));
+}
+
+bool IsStatic(Placement placement) { return placement != Placement::kOurs; }
+bool AttentionOnCpu(Placement placement) { return placement == Placement::kCpu || placement == Placement::kNaive; }
+bool ExpertsOnCpu(Placement placement) { return placement == Placement::kCpu || placement == Placement::kAnemll; }
+bool WholeChunkGraphs(Placement placement) { return placement == Placement::kNaive || placement == Placement::kBase; }
+
+// One layer's attention on either side; `free` when nothing but the objective decides.
+struct AttentionSides {
+  AttentionCost npu, cpu;
+  double npu_first_half = 0;  // seconds of the first half's chunks, of npu.npu_seconds
+  bool free = false;
+};
+
+class Planner {
+ public:
+  Planner(const ModelConfig& config, const RoutingStats& stats, const NpuSpec& spec, const PlanRequest& request,
+          PrefillOrder order, double joule_price, const GoOnFn& go_on)
+      : config_(config), stats_(stats), spec_(spec), request_(request), order_(order), go_on_(go_on) {
+    plan().joule_price = joule_price;
+  }
+
+  Result<PlanOfOrder> Run() {
+    FillHead();
+    PlanAttention();
+    if (config_.n_experts > 0) {
+      NM_TRY(ReadLoads());
+      if (!ExpertsOnCpu(request_.placement)) NM_TRY(FindRules());
+    }
+    PlanExperts();
+    if (stopped_) return MakeError(Code::kCancelled, "planner: stopped by the caller");
+    const bool fits = FitsItsOrder();
+    return PlanOfOrder{std::move(out_), total_, fits};
+  }
+
+ private:
+  Plan& plan() { return out_.plan; }
+  const Plan& plan() const { return out_.plan; }
+  template <typename... Args>
+  void Say(fmt::format_string<Args...> format, Args&&... args) {
+    out_.reasons.push_back(fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  void FillHead();
+  void PlanAttention();
+  void SwitchAttention();
+  std::string AttentionDanger(uint32_t layer) const;
+  Status ReadLoads();
+  Result<size_t> CalibratedChunk(uint32_t tokens) const;
+  Status FindRules();
+  std::string ScaleOrDanger(uint32_t layer, float& scale) const;
+  void PlanExperts();
+  void ScaleExperts();
+  void ServeShortBatches();
+  double ScatterSeconds(double n_tokens) const {
+    return ExpertScatterSeconds(config_, spec_, n_tokens);
+  }
+  void PriceJoules();
+  bool FitsItsOrder() const;
+  LayerCoster CosterOf(uint32_t layer) const;
+  std::vector<LayerOption> PlaceLayer(uint32_t layer, std::span<const double> load_prices, bool polish) const;
+  bool IsSearched(uint32_t layer) const;
+  void AllOnCpu(LayerOption& option) const;
+  void OneGraphEach(LayerOption& option) const;
+  void Use(uint32_t layer, const LayerOption& option);
+  bool UseIfBetter(std::span<const std::pair<uint32_t, const LayerOption*>> changes);
+  bool SwitchLayers(const std::vector<std::vector<LayerOption>>& options, size_t& budget);
+  bool SwitchPairs(const std::vector<std::vector<LayerOption>>& options, size_t& budget);
+  void SpreadLoads();
+  bool PolishLayers();
+  // Once told to stop, nothing is searched and nothing looks better any more: every loop soon ends.
+  bool Stopped() const { return stopped_ = stopped_ || (go_on_ && !go_on_()); }
+  PlanCost Sum() const {
+    return Stopped() ? total_ : ExpectedPlanCost(config_, plan(), plan().layers, attention_, costs_, spec_);
+  }
+  double ScoreOf(const PlanCost& cost) const;
+  RestOfPlan Rest(uint32_t layer) const;
+  void Explain();
+  void ExplainLayer(uint32_t layer, const LayerCost& cost);
+
+  const ModelConfig& config_;
+  const RoutingStats& stats_;
+  const NpuSpec& spec_;
+  const PlanRequest& request_;
+  const PrefillOrder order_;
+  const GoOnFn& go_on_;
+  mutable bool stopped_ = false;
+  PlanWithReasons out_;
+  GroupRules rules_;
+  uint32_t batch_tokens_ = 0;                                // of one MoE batch
+  uint32_t run_tokens_ = 0;                                  // of them, those whose experts run at once
+  std::vector<std::vector<LoadHistogram>> plan_histograms_;  // [n_layers][n_experts] loads of one run; dense: empty
+  std::vector<AttentionCost> attention_;                     // [n_layers] of one batch
+  std::vector<AttentionSides> attention_sides_;              // [n_layers]
+  std::vector<bool> experts_in_danger_;                      // [n_layers] fp16 cannot hold the experts' inputs
+  std::vector<LayerCost> costs_;                             // [n_layers] of plan().layers
+  std::vector<double> load_price_;                           // [n_layers] at which the layer was planned
+  PlanCost total_;                                           // of plan().layers
+};
+
+void Planner::FillHead() {
+  Plan& p = plan();
+  const bool ours = request_.placement == Placement::kOurs;
+  p.model_hash = stats_.model_hash;
+  p.spec_hash = SpecHash(spec_);
+  if (request_.names_stats) p.stats_hash = StatsHash(stats_);
+  p.npu = spec_.name;
+  p.placement = request_.placement;
+  p.expert_weights = request_.expert_weights;
+  p.attention_weights = request_.attention_weights;
+  // Rows beyond the context would always be padding. A config that does not say (0) sets no bound.
+  const uint32_t context = config_.context_length == 0 ? kMaxContext : config_.context_length;
+  p.chunk_tokens = RoundUpTo(std::min(request_.chunk_tokens, context), spec_.last_axis_multiple);
+  p.order = order_;
+  const uint32_t prompt = std::min(request_.prompt_tokens, context);
+  const uint32_t longest = std::max(RoundUpTo(prompt, spec_.last_axis_multiple), p.chunk_tokens);
+  const uint32_t batch = std::max(request_.moe_batch_tokens, p.chunk_tokens);
+  batch_tokens_ = p.moe_batch_tokens = ours ? std::min(batch, longest) : p.chunk_tokens;
+  run_tokens_ = FirstHalf(order_, p.chunk_tokens, batch_tokens_);
+  p.kv_buckets = KvBuckets(spec_, p.chunk_tokens, prompt, /*fine=*/ours);
+  p.mode = request_.mode;
+  p.objective = request_.objective;
+  p.per_run_capacity = ours;
+  p.layers.resize(config_.n_layers);
+  Say("all times are simulated for {} ({}); objective {}, {}, MoE batches of {} tokens", spec_.title, spec_.name,
+      ToString(p.objective), ToString(p.order), p.moe_batch_tokens);
+  if (p.chunk_tokens != request_.chunk_tokens) {
+    Say("chunk of {} tokens instead of {}: {}", p.chunk_tokens, request_.chunk_tokens,
+        request_.chunk_tokens > context ? fmt::format("the model's context is {} tokens", context)
+                                        : fmt::format("rows are padded to multiples of {}", spec_.last_axis_multiple));
+  }
+  if (ours && batch_tokens_ < batch) {
+    Say("MoE batches of {} tokens instead of {}: no prompt of up to {} tokens has more", batch_tokens_, batch, prompt);
+  }
+  if (run_tokens_ < batch_tokens_) {
+    Say("two halves of a batch are in flight: the experts of {} tokens run while the NPU is in the other half's attention",
+        run_tokens_);
+  }
+  if (config_.n_experts > 0 && !stats_.complete) {
+    Say("warning: the routing statistics are incomplete: calibration was interrupted after {} tokens", stats_.n_tokens);
+  }
+  if (p.expert_weights == WeightFormat::kFp16 && p.attention_weights == WeightFormat::kFp16) {
+    Say("weights stay fp16: other formats change the model's numbers and are taken only when asked for");
+  } else {
+    Say("weights of experts {}, of attention {}: what is not fp16 changes the model's numbers",
+        ToString(p.expert_weights), ToString(p.attention_weights));
+    const bool any_int8 = p.expert_weights == WeightFormat::kInt8 || p.attention_weights == WeightFormat::kInt8;
+    if (any_int8 && !spec_.streams_int8) Say("{} unfolds int8 to fp16, so that it saves no time", spec_.name);
+  }
+  Say("attention is compiled for caches of up to {} tokens ({} lengths)", p.kv_buckets.back(), p.kv_buckets.size());
+}
+
+// Why fp16 endangers the layer's attention, or nothing.
+std::string Planner::AttentionDanger(uint32_t layer) const {
+  if (layer >= stats_.layers.size()) return {};
+  const ActivationRange& range = stats_.layers[layer].range;
+  const std::pair<std::string_view, float> ranges[] = {{"residual", range.residual},
+                                                       {"attention_in", range.attention_in},
+                                                       {"q", range.q},
+                                                       {"k", range.k},
+                                                       {"v", range.v},
+                                                       {"attention_out", range.attention_out}};
+  for (const auto& [name, value] : ranges) {
+    if (!(value < kSafe)) return fmt::format("{} reached {:.6g}, fp16 is safe below {}", name, value, kSafe);
+  }
+  return {};
+}
+
+// The baselines say where attention runs; ours begins with the side that the objective prefers for the layer alone.
+void Planner::PlanAttention() {
+  const std::string misfit = AttentionMisfit(config_, spec_, plan().chunk_tokens, plan().attention_weights);
+  const auto score = [&](const AttentionCost& cost) {
+    return ScoreOf({.seconds = cost.npu_seconds + cost.cpu_seconds, .joules = cost.joules, .loads = {}});
+  };
+  for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
+    AttentionSides& sides = attention_sides_.emplace_back();
+    const auto cost_on = [&](AttentionPlace place, uint32_t n_tokens) {
+      return ExpectedAttentionCost(config_, spec_, place, config_.IsMoeLayer(layer), plan().chunk_tokens, 0, n_tokens,
+                                   plan().kv_buckets, plan().attention_weights);
+    };
+    sides.npu = cost_on(AttentionPlace::kNpu, batch_tokens_);
+    sides.npu_first_half = cost_on(AttentionPlace::kNpu, run_tokens_).npu_seconds;
+    sides.cpu = cost_on(AttentionPlace::kCpu, batch_tokens_);
+    std::string reason = AttentionOnCpu(request_.placement) ? "the placement asks for it" : misfit;
+    if (reason.empty()) reason = AttentionDanger(layer);
+    if (!reason.empty()) Say("layer {}: attention on the CPU: {}", layer, reason);
+    sides.free = reason.empty() && !IsStatic(request_.placement);
+    const bool on_cpu = !reason.empty() || (sides.free && score(sides.cpu) < score(sides.npu));
+    plan().layers[layer].attention = on_cpu ? AttentionPlace::kCpu : AttentionPlace::kNpu;
+    attention_.push_back(on_cpu ? sides.cpu : sides.npu);
+  }
+}
+
+// Where the objective would rather have attention, now that the rest is planned: all layers at once on either side (a
+// product of time and energy is best at its ends), then one by one.
+void Planner::SwitchAttention() {
+  const auto put = [&](uint32_t layer, AttentionPlace place) {
+    if (!attention_sides_[layer].free) return;
+    plan().layers[layer].attention = place;
+    attention_[layer] = place == AttentionPlace::kCpu ? attention_sides_[layer].cpu : attention_sides_[layer].npu;
+    // Only attention on the NPU has experts beside it.
+    if (order_ == PrefillOrder::kWavefront && config_.IsMoeLayer(layer)) {
+      costs_[layer] = CosterOf(layer).Of(plan().layers[layer]);
+    }
+  };
+  // Changes layers [first, last) and keeps that if it is better.
+  const auto try_change = [&](uint32_t first, uint32_t last, const auto& place_of) {
+    std::vector<AttentionPlace> old;
+    for (uint32_t layer = first; layer < last; ++layer) {
+      old.push_back(plan().layers[layer].attention);
+      put(layer, place_of(old.back()));
+    }
+    const PlanCost cost = Sum();
+    if (ScoreOf(cost) < ScoreOf(total_) * kLeastGain) {
+      total_ = cost;
+      return true;
+    }
+    for (uint32_t layer = first; layer < last; ++layer) put(layer, old[layer - first]);
+    return false;
+  };
+  for (const AttentionPlace place : {AttentionPlace::kCpu, AttentionPlace::kNpu}) {
+    try_change(0, config_.n_layers, [&](AttentionPlace) { return place; });
+  }
+  const auto other = [](AttentionPlace place) {
+    return place == AttentionPlace::kCpu ? AttentionPlace::kNpu : AttentionPlace::kCpu;
+  };
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
+      if (attention_sides_[layer].free) moved = try_change(layer, layer + 1, other) || moved;
+    }
+  }
+}
+
+// The calibrated length nearest to `tokens` by ratio (of equals the longer) at which every MoE layer has a chunk.
+Result<size_t> Planner::CalibratedChunk(uint32_t tokens) const {
+  size_t best = stats_.chunk_tokens.size();
+  double least = 0;
+  for (size_t i = 0; i < stats_.chunk_tokens.size(); ++i) {
+    bool seen = stats_.chunk_tokens[i] > 0;
+    for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
+      if (!config_.IsMoeLayer(layer)) continue;
+      const auto& experts = stats_.layers[layer].loads[i];
+      seen = seen && std::any_of(experts.begin(), experts.end(), [](const LoadHistogram& h) { return !h.empty(); });
+    }
+    if (!seen) continue;
+    const double distance = std::fabs(std::log(static_cast<double>(stats_.chunk_tokens[i]) / tokens));
+    if (best == stats_.chunk_tokens.size() || distance <= least) best = i, least = distance;
+  }
+  if (best < stats_.chunk_tokens.size()) return best;
+  return MakeError(Code::kInvalidArgument,
+                   "routing statistics: no chunk of any length in some layer: calibrate with "
+                   "more text");
+}
+
+Status Planner::ReadLoads() {
+  NM_TRY_VAR(const size_t index, CalibratedChunk(run_tokens_));
+  const uint32_t calibrated = stats_.chunk_tokens[index];
+  const double ratio = static_cast<double>(run_tokens_) / calibrated;
+  plan_histograms_.resize(config_.n_layers);
+  for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
+    if (!config_.IsMoeLayer(layer)) continue;
+    for (const LoadHistogram& histogram : stats_.layers[layer].loads[index]) {
+      plan_histograms_[layer].push_back(calibrated == run_tokens_ ? histogram
+                                                                  : ScaleLoads(histogram, ratio, run_tokens_));
+    }
+  }
+  if (calibrated != run_tokens_) {
+    Say("loads of {} tokens are scaled from the nearest calibrated length of {}, {}", run_tokens_, calibrated,
+        ratio > 1 ? "with the same relative spread" : "with the spread of independent tokens");
+  }
+  return Ok{};
+}
+
+Status Planner::FindRules() {
+  const size_t weight_limit = std::min(spec_.max_program_weight_bytes, spec_.max_resident_bytes);
+  const size_t expert_bytes = ExpertWeightBytes(config_, plan().expert_weights);
+  const size_t by_dim = spec_.max_channels / config_.dim, by_hidden = spec_.max_channels / config_.expert_dim;
+  const size_t by_bytes = weight_limit < kGraphConstantBytes ? 0 : (weight_limit - kGraphConstantBytes) / expert_bytes;
+  if (by_dim == 0 || by_hidden == 0) {
+    return MakeError(Code::kUnsupported, "npu {}: limit max_channels is {}, one expert has {}", spec_.name,
+                     spec_.max_channels, std::max(config_.dim, config_.expert_dim));
+  }
+  if (by_bytes == 0) {
+    return MakeError(Code::kUnsupported, "npu {}: limit {} is {}, one expert has {}", spec_.name,
+                     weight_limit == spec_.max_program_weight_bytes ? "max_program_weight_bytes" : "max_resident_bytes",
+                     weight_limit, expert_bytes + kGraphConstantBytes);
+  }
+  rules_.max_group = std::min({by_dim, by_hidden, by_bytes, size_t{config_.n_experts}});
+  rules_.capacity_step = static_cast<uint32_t>(spec_.last_axis_multiple);
+  const uint64_t axis = spec_.max_axis / spec_.last_axis_multiple * spec_.last_axis_multiple;
+  rules_.max_capacity =
+      static_cast<uint32_t>(std::min<uint64_t>(axis, RoundUpTo(run_tokens_, spec_.last_axis_multiple)));
+  Say("a program holds up to {} experts: {} by max_channels over dim {}, {} over expert_dim {}, {} by weight bytes",
+      rules_.max_group, by_dim, config_.dim, by_hidden, config_.expert_dim, by_bytes);
+  if (WholeChunkGraphs(request_.placement) && rules_.max_capacity < batch_tokens_) {
+    return MakeError(Code::kUnsupported, "npu {}: limit max_axis is {}, a chunk has {} rows", spec_.name,
+                     spec_.max_axis, batch_tokens_);
+  }
+  rules_.allow_cpu = request_.placement == Placement::kOurs || request_.placement == Placement::kAll;
+  rules_.n_tiers = IsStatic(request_.placement) ? request_.n_tiers : 0;
+  if (request_.placement == Placement::kTiers) rules_.max_group = 1;
+  return Ok{};
+}
+
+// Sets `scale` so that the values behind `up` stay safe, or says why no scale helps.
+std::string Planner::ScaleOrDanger(uint32_t layer, float& scale) const {
+  const ActivationRange& range = stats_.layers[layer].range;
+  scale = 1;
+  // The gate goes through silu and the input is the router's too: neither can be scaled.
+  if (!(range.ffn_in < kSafe)) return fmt::format("ffn_in reached {:.6g}", range.ffn_in);
+  if (!(range.gate < kSafe)) return fmt::format("gate reached {:.6g}", range.gate);
+  const float top = std::max({range.up, range.hidden, range.expert_out});
+  while (!(top / scale < kSafe)) {
+    scale *= 2;
+    if (scale > kMaxExpertScale) {
+      scale = 1;
+      return fmt::format("expert values reached {:.6g}", top);
+    }
+  }
+  return {};
+}
+
+void Planner::AllOnCpu(LayerOption& option) const {
+  option.plan.cpu_experts.resize(config_.n_experts);
+  std::iota(option.plan.cpu_experts.begin(), option.plan.cpu_experts.end(), 0u);
+}
+
+void Planner::OneGraphEach(LayerOption& option) const {
+  for (uint32_t expert = 0; expert < config_.n_experts; ++expert) {
+    option.plan.groups.push_back({{expert}, {RoundUpTo(batch_tokens_, spec_.last_axis_multiple)}});
+  }
+}
+
+// Whether the layer's plan is searched for and not given by the placement.
+bool Planner::IsSearched(uint32_t layer) const {
+  return config_.IsMoeLayer(layer) && !ExpertsOnCpu(request_.placement) && !experts_in_danger_[layer] &&
+         !WholeChunkGraphs(request_.placement);
+}
+
+bool Planner::FitsItsOrder() const {
+  if (order_ != PrefillOrder::kWavefront) return true;
+  std::vector<LayerPrograms> programs;
+  for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
+    programs.push_back(ProgramsOf(config_, plan(), layer, plan().layers[layer]));
+  }
+  return NeighboursFit(programs, spec_);
+}
+
+// What a joule is worth when capacities are chosen per run: the objective's own exchange rate at the plan as it stands.
+void Planner::PriceJoules() {
+  if (request_.objective == Objective::kTime || total_.joules <= 0) return;
+  plan().joule_price = request_.objective == Objective::kEnergy
+                           ? kMaxJoulePrice
+                           : std::min(total_.seconds / total_.joules, kMaxJoulePrice);
+  for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
+    if (config_.IsMoeLayer(layer)) costs_[layer] = CosterOf(layer).Of(plan().layers[layer]);
+  }
+  total_ = Sum();
+}
+
+// With its attention where it is now.
+LayerCoster Planner::CosterOf(uint32_t layer) const {
+  ExpertRuns runs;
+  runs.beside[0].cpu = CpuFfnSeconds(config_, spec_, config_.shared_expert_dim, run_tokens_);
+  if (const uint32_t other_tokens = batch_tokens_ - run_tokens_; other_tokens > 0) {
+    runs.beside.push_back({0, CpuFfnSeconds(config_, spec_, config_.shared_expert_dim, other_tokens)});
+    // The first half's experts run beside the second half's attention, and the other way round.
+    const AttentionSides& sides = attention_sides_[layer];
+    const auto add = [&](RunOption& run, double attention, uint32_t n_tokens, uint32_t n_attention_tokens) {
+      run.npu += attention;
+      run.cpu += ScatterSeconds(n_tokens) + AttentionCopySeconds(config_, spec_, n_attention_tokens);
+    };
+    if (plan().layers[layer].attention == AttentionPlace::kNpu) {
+      add(runs.beside[0], sides.npu.npu_seconds - sides.npu_first_half, run_tokens_, other_tokens);
+      add(runs.beside[1], sides.npu_first_half, other_tokens, run_tokens_);
+    }
+  }
+  return LayerCoster(config_, plan_histograms_[layer], spec_, plan().expert_weights, plan().per_run_capacity,
+                     plan().joule_price, std::move(runs));
+}
+
+// The plans worth having; a single one when nothing is searched.
+std::vector<LayerOption> Planner::PlaceLayer(uint32_t layer, std::span<const double> load_prices, bool polish) const {
+  if (Stopped()) return {LayerOption{}};
+  if (!config_.IsMoeLayer(layer)) {
+    LayerOption dense;
+    dense.cost.cpu_seconds = CpuFfnSeconds(config_, spec_, config_.ffn_dim, batch_tokens_);
+    dense.cost.joules = dense.cost.cpu_seconds * spec_.cpu_watts.value;
+    return {dense};
+  }
+  const LayerCoster coster = CosterOf(layer);
+  if (IsSearched(layer)) return SearchLayer(coster, rules_, request_.objective, Rest(layer), load_prices, polish);
+  LayerOption option;
+  if (WholeChunkGraphs(request_.placement) && !experts_in_danger_[layer]) {
+    OneGraphEach(option);
+  } else {
+    AllOnCpu(option);
+  }
+  option.cost = coster.Of(option.plan);
+  return {option};
+}
+
+void Planner::Use(uint32_t layer, const LayerOption& option) {
+  plan().layers[layer].groups = option.plan.groups;
+  plan().layers[layer].cpu_experts = option.plan.cpu_experts;
+  costs_[layer] = option.cost;
+  load_price_[layer] = option.load_price;
+}
+
+bool Planner::UseIfBetter(std::span<const std::pair<uint32_t, const LayerOption*>> changes) {
+  std::vector<LayerOption> old;
+  for (const auto& [layer, option] : changes) {
+    old.push_back({plan().layers[layer], costs_[layer], load_price_[layer]});
+    Use(layer, *option);
+  }
+  const PlanCost cost = Sum();
+  if (ScoreOf(cost) < ScoreOf(total_) * kLeastGain) {
+    total_ = cost;
+    return true;
+  }
+  for (size_t i = 0; i < changes.size(); ++i) Use(changes[i].first, old[i]);
+  return false;
+}
+
+double Planner::ScoreOf(const PlanCost& cost) const {
+  LayerCost all;
+  all.npu_seconds = all.cpu_seconds = cost.seconds;
+  all.joules = cost.joules;
+  return Score(all, request_.objective, 0, {0, 0, plan().joule_price});
+}
+
+// The plan without the layer's experts, as far as it is planned: at first that is attention alone.
+RestOfPlan Planner::Rest(uint32_t layer) const {
+  return {std::max(0.0, total_.seconds - costs_[layer].Seconds()), std::max(0.0, total_.joules - costs_[layer].joules),
+          plan().joule_price};
+}
+
+// Not all programs fit at once: first one load price for all layers, then layers change on their own, then in pairs.
+void Planner::SpreadLoads() {
+  const bool polish = size_t{config_.n_layers} * config_.n_experts * kLoadPrices.size() <= kPolishAllWork;
+  std::vector<std::vector<LayerOption>> options;
+  std::vector<LayerOption> best;
+  std::vector<RestOfPlan> rests;
+  for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
+    options.push_back(PlaceLayer(layer, kLoadPrices, polish));
+    best.push_back({plan().layers[layer], costs_[layer], load_price_[layer]});
+    rests.push_back(Rest(layer));
+  }
+  for (const double price : kLoadPrices) {
+    std::vector<LayerOption> chosen;
+    for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
+      chosen.push_back(options[layer][BestOption(options[layer], request_.objective, rests[layer], price)]);
+      Use(layer, chosen.back());
+    }
+    if (const PlanCost cost = Sum(); ScoreOf(cost) < ScoreOf(total_)) total_ = cost, best = std::move(chosen);
+  }
+  for (uint32_t layer = 0; layer < config_.n_layers; ++layer) Use(layer, best[layer]);
+  size_t budget = kSwitchWork / std::max<size_t>(total_.n_programs, 1);
+  while (SwitchLayers(options, budget) || SwitchPairs(options, budget)) {
+  }
+}
+
+// Layers that are searched are improved one by one. False when what they would like together does not stay loaded.
+bool Planner::PolishLayers() {
+  std::vector<LayerOption> wanted;
+  for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
+    wanted.push_back({plan().layers[layer], costs_[layer], load_price_[layer]});
+    if (!IsSearched(layer)) continue;
+    const std::vector<LayerOption> options = PlaceLayer(layer, {&load_price_[layer], 1}, /*polish=*/true);
+    wanted.back() = options[BestOption(options, request_.objective, Rest(layer), load_price_[layer])];
+    for (const LayerOption& option : options) {
+      const std::pair<uint32_t, const LayerOption*> change[] = {{layer, &option}};
+      UseIfBetter(change);
+    }
+  }
+  std::vector<LayerPlan> layers;
+  std::vector<LayerCost> costs;
+  for (const LayerOption& option : wanted) layers.push_back(option.plan), costs.push_back(option.cost);
+  for (uint32_t layer = 0; layer < config_.n_layers; ++layer) layers[layer].attention = plan().layers[layer].attention;
+  return ExpectedPlanCost(config_, plan(), layers, attention_, costs, spec_).loads.resident;
+}
+
+bool Planner::SwitchLayers(const std::vector<std::vector<LayerOption>>& options, size_t& budget) {
+  bool moved = false;
+  for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
+    for (const LayerOption& option : options[layer]) {
+      if (budget == 0) return moved;
+      --budget;
+      const std::pair<uint32_t, const LayerOption*> change[] = {{layer, &option}};
+      moved = UseIfBetter(change) || moved;
+    }
+  }
+  return moved;
+}
+
+bool Planner::SwitchPairs(const std::vector<std::vector<LayerOption>>& options, size_t& budget) {
+  for (uint32_t a = 0; a < config_.n_layers; ++a) {
+    for (uint32_t b = a + 1; b < config_.n_layers; ++b) {
+      for (const LayerOption& of_a : options[a]) {
+        for (const LayerOption& of_b : options[b]) {
+          if (budget == 0) return false;
+          --budget;
+          const std::pair<uint32_t, const LayerOption*> changes[] = {{a, &of_a}, {b, &of_b}};
+          if (UseIfBetter(changes)) return true;
+        }
+      }
+    }
+  }
+  return false;
+}
+
+void Planner::ScaleExperts() {
+  experts_in_danger_.assign(config_.n_layers, false);
+  for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
+    if (!config_.IsMoeLayer(layer)) continue;
+    const std::string danger = ScaleOrDanger(layer, plan().layers[layer].expert_scale);
+    experts_in_danger_[layer] = !danger.empty();
+    if (!danger.empty()) Say("layer {}: experts on the CPU: {}, fp16 is safe below {}", layer, danger, kSafe);
+    if (const float scale = plan().layers[layer].expert_scale; scale > 1) {
+      Say("layer {}: experts are scaled by 1/{}: their values would pass {}", layer, scale, kSafe);
+    }
+  }
+}
+
+// Functions of one program share its weights, so that capacities for batches that are a half, a quarter or an eighth
+// full cost nothing but their compilation. The searched menu knows full batches only.
+void Planner::ServeShortBatches() {
+  for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
+    if (!IsSearched(layer)) continue;
+    LayerPlan& p = plan().layers[layer];
+    for (ExpertGroup& group : p.groups) {
+      const uint32_t typical = group.capacities[(group.capacities.size() - 1) / 2];
+      for (const uint32_t part : kShortBatchParts) {
+        const uint32_t capacity = RoundUpTo(std::max(typical / part, 1u), spec_.last_axis_multiple);
+        if (capacity < group.capacities[0]) group.capacities.insert(group.capacities.begin(), capacity);
+      }
+    }
+    costs_[layer] = CosterOf(layer).Of(p);
+  }
+  total_ = Sum();
+}
+
+void Planner::PlanExperts() {
+  ScaleExperts();
+  costs_.assign(config_.n_layers, {});
+  for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
+    if (order_ == PrefillOrder::kWavefront && config_.IsMoeLayer(layer)) costs_[layer] = CosterOf(layer).Of({});
+  }
+  load_price_.assign(config_.n_layers, 0);
+  total_ = Sum();
+  constexpr std::array kFree{0.0};
+  for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
+    const std::vector<LayerOption> options = PlaceLayer(layer, kFree, /*polish=*/false);
+    Use(layer, options[BestOption(options, request_.objective, Rest(layer), 0)]);
+  }
+  total_ = Sum();
+  if (plan().per_run_capacity) PriceJoules();
+  // Only plans that may move experts can pay less for loading.
+  const bool may_spread = rules_.allow_cpu && !ExpertsOnCpu(request_.placement);
+  if (!total_.loads.resident && may_spread) {
+    SpreadLoads();
+    PolishLayers();
+  } else if (!PolishLayers() && may_spread) {
+    SpreadLoads();
+  }
+  SwitchAttention();
+  if (plan().per_run_capacity) ServeShortBatches();
+  plan().expected_seconds = total_.seconds;
+  plan().expected_joules = total_.joules;
+  out_.n_programs = total_.n_programs;
+  out_.program_bytes = total_.program_bytes;
+  out_.load_seconds = total_.loads.load_seconds;
+  Explain();
+}
+
+void Planner::ExplainLayer(uint32_t layer, const LayerCost& cost) {
+  const LayerPlan& p = plan().layers[layer];
+  std::string groups;
+  for (const ExpertGroup& group : p.groups) {
+    if (groups.size() > 200) {
+      groups += ", ...";
+      break;
+    }
+    groups +=
+        fmt::format("{}{} at {}", groups.empty() ? "" : ", ", group.experts.size(), fmt::join(group.capacities, "/"));
+  }
+  size_t unseen = 0;
+  for (const uint64_t tokens : stats_.layers[layer].tokens) unseen += tokens == 0;
+  Say("layer {}: {} groups on the NPU (experts at rows: {}), {} experts on the CPU; expected {:.3f} ms NPU, {:.3f} ms "
+      "CPU, {:.3g} mJ, {:.1f} rows overflow, {:.0f} padded (simulated, {}){}",
+      layer, p.groups.size(), groups.empty() ? "none" : groups, p.cpu_experts.size(), cost.npu_seconds * 1e3,
+      cost.cpu_seconds * 1e3, cost.joules * 1e3, cost.expected_overflow_rows, cost.padded_rows, spec_.name,
+      unseen > 0 ? fmt::format("; {} experts never seen keep a place", unseen) : std::string());
+}
+
+void Planner::Explain() {
+  for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
+    const AttentionSides& sides = attention_sides_[layer];
+    if (sides.free) {
+      Say("layer {}: attention on the {}: expected {:.3f} ms and {:.3g} mJ on the NPU, {:.3f} ms and {:.3g} mJ on the "
+          "CPU (simulated, {})",
+          layer, plan().layers[layer].attention == AttentionPlace::kNpu ? "NPU" : "CPU",
+          (sides.npu.npu_seconds + sides.npu.cpu_seconds) * 1e3, sides.npu.joules * 1e3, sides.cpu.cpu_seconds * 1e3,
+          sides.cpu.joules * 1e3, spec_.name);
+    }
+    if (config_.IsMoeLayer(layer)) ExplainLayer(layer, costs_[layer]);
+  }
+  const std::string limits = fmt::format("limits max_programs {}, max_resident_bytes {:.0f} MB", spec_.max_programs,
+                                         static_cast<double>(spec_.max_resident_bytes) * 1e-6);
+  const std::string programs = fmt::format("{} programs of {:.1f} MB in all", total_.n_programs,
+                                           static_cast<double>(total_.program_bytes) * 1e-6);
+  if (total_.loads.resident) {
+    Say("{} stay loaded ({})", programs, limits);
+  } else {
+    Say("{} cannot all stay loaded ({}): a batch loads programs for {:.4f} s, of which {:.4f} s do not hide behind the "
+        "layer before (loading is assumed not to slow down what runs beside it)",
+        programs, limits, total_.loads.load_seconds, total_.loads.wait_seconds);
+  }
+  Say("attention and routed experts of a batch of {} tokens: expected {:.4f} s, {:.4f} J (simulated, {})",
+      batch_tokens_, total_.seconds, total_.joules, spec_.name);
+}
+
+}  // namespace
+
+Result<PlanOfOrder> PlanInOrder(const ModelConfig& config, const RoutingStats& stats, const NpuSpec& spec,
+                                const PlanRequest& request, PrefillOrder order, double joule_price,
+                                const GoOnFn& go_on) {
+  return Planner(config, stats, spec, request, order, joule_price, go_on).Run();
+}
+
+}  // namespace npumoe
