@@ -27,6 +27,7 @@ constexpr size_t kSwitchWork = 2'000'000;
 // Experts times load prices up to which every price's plan is polished before layers switch, and not only the chosen.
 constexpr size_t kPolishAllWork = 1024;
 constexpr uint32_t kShortBatchParts[] = {2, 4, 8};
+constexpr uint32_t kDriftEighths[] = {10, 12};  // of a group's largest capacity: prompts unlike the calibration's
 
 uint32_t RoundUpTo(uint32_t n, uint64_t multiple) {
   return static_cast<uint32_t>(std::min<uint64_t>((n + multiple - 1) / multiple * multiple, UINT32_MAX));
@@ -83,7 +84,7 @@ class Planner {
   std::string ScaleOrDanger(uint32_t layer, float& scale) const;
   void PlanExperts();
   void ScaleExperts();
-  void ServeShortBatches();
+  void ServeOtherBatches();
   double ScatterSeconds(double n_tokens) const {
     return ExpertScatterSeconds(config_, spec_, n_tokens);
   }
@@ -556,8 +557,9 @@ void Planner::ScaleExperts() {
 }
 
 // Functions of one program share its weights, so that capacities for batches that are a half, a quarter or an eighth
-// full cost nothing but their compilation. The searched menu knows full batches only.
-void Planner::ServeShortBatches() {
+// full, or fuller than any that was calibrated, cost nothing but their compilation. The searched menu knows full batches
+// as they were calibrated only.
+void Planner::ServeOtherBatches() {
   for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
     if (!IsSearched(layer)) continue;
     LayerPlan& p = plan().layers[layer];
@@ -566,6 +568,13 @@ void Planner::ServeShortBatches() {
       for (const uint32_t part : kShortBatchParts) {
         const uint32_t capacity = RoundUpTo(std::max(typical / part, 1u), spec_.last_axis_multiple);
         if (capacity < group.capacities[0]) group.capacities.insert(group.capacities.begin(), capacity);
+      }
+      const uint32_t largest = group.capacities.back();
+      for (const uint32_t eighths : kDriftEighths) {
+        const uint32_t capacity =
+            std::min(RoundUpTo(static_cast<uint32_t>(uint64_t{largest} * eighths / 8), spec_.last_axis_multiple),
+                     rules_.max_capacity);
+        if (capacity > group.capacities.back()) group.capacities.push_back(capacity);
       }
     }
     costs_[layer] = CosterOf(layer).Of(p);
@@ -597,7 +606,7 @@ void Planner::PlanExperts() {
     SpreadLoads();
   }
   SwitchAttention();
-  if (plan().per_run_capacity) ServeShortBatches();
+  if (plan().per_run_capacity) ServeOtherBatches();
   plan().expected_seconds = total_.seconds;
   plan().expected_joules = total_.joules;
   out_.n_programs = total_.n_programs;

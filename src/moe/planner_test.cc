@@ -104,7 +104,7 @@ void ExpectWithinLimits(const Plan& plan, const ModelConfig& config, const NpuSp
       EXPECT_LE(n * config.dim, spec.max_channels);
       EXPECT_LE(n * config.expert_dim, spec.max_channels);
       EXPECT_LE(n * ExpertWeightBytes(config, request.expert_weights), spec.max_program_weight_bytes);
-      EXPECT_LE(group.capacities.size(), request.placement == Placement::kOurs ? 7u : 1u);
+      EXPECT_LE(group.capacities.size(), request.placement == Placement::kOurs ? 9u : 1u);
       EXPECT_LE(group.capacities.back(), spec.max_axis);
       EXPECT_TRUE(std::is_sorted(group.experts.begin(), group.experts.end()));
       for (const uint32_t capacity : group.capacities) EXPECT_EQ(capacity % spec.last_axis_multiple, 0u);

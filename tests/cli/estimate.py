@@ -81,7 +81,7 @@ class Estimate(Case):
             ("got '4x4x4*'", {"--shape": "4x4x4*"}),
             ("got '4x4x4*0'", {"--shape": "4x4x4*0"}),
             ("got '4x4x4*1*1'", {"--shape": "4x4x4*1*1"}),
-            ("got ''", {"--shape": ""}),
+            ("the value is empty", {"--shape": ""}),
             ("got ''", {"--shape": "4x4x4,,4x4x4"}),
             ("got '4x4x4,'", {"--shape": "4x4x4,"}),
             ("got '4x4x4 '", {"--shape": "4x4x4 "}),

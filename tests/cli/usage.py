@@ -103,7 +103,7 @@ class Usage(Case):
                            (2, ["run", self.model, "-p", "x", f"--chat-template={long}"]),
                            (1, ["run", long, "-p", "x"]), (1, ["run", self.model, "-f", wide]),
                            (2, ["make-model", "--shape", long, "-o", self.dir / "x"])]:
-            with self.subTest(args=args[:-1], last=args[-1][:9]):
+            with self.subTest(args=args[:-1], last=str(args[-1])[:9]):
                 line = self.fails(code, "...", *args)
                 self.assertLess(len(line), 600)
         self.fails(2, "xxx...xxx", "run", self.model, "-p", "x", env={"NPUMOE_THREADS": long})
