@@ -2,8 +2,8 @@
 #include "kernels/bf16_strip.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
-#include <cstring>
 
 #include "base/check.h"
 
@@ -14,220 +14,195 @@
 #define HWY_TARGET_INCLUDE "kernels/bf16_strip.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
-#include "kernels/slab-inl.h"
+#include "kernels/tile-inl.h"
 
 #if HWY_TARGET == HWY_AVX3_DL
+
+#include <immintrin.h>
 
 HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512bf16")
 namespace npumoe {
 namespace HWY_NAMESPACE {
 namespace {
 
-constexpr size_t kPiece = 256;     // elements; 16 rows of them are 8 KiB, two slabs leave room in a first-level cache
-constexpr size_t kStepElems = 32;  // of a row that are read at a time, 64 bytes; beyond the end of K they are zero
-constexpr size_t kSlabs = 2;       // multiplied together: an activation is broadcast once for 32 weight rows
-constexpr size_t kTileRows = kBf16PanelStep;
-constexpr size_t kDirectRows = 4;  // most activations for which weights are not laid out first
-static_assert(kSlabs * kSlabRows == kBf16StripStep);
+// How it is computed: tiles of 8 weight rows times 3 of x, 24 accumulators; both lie in memory as they are read, so
+// that nothing is laid out first, and the lanes are added together at the end of a piece. The weight rows stay in the
+// first-level cache while all of x passes by from the second.
 
-// K with the zeros behind it.
-size_t Padded(size_t k) { return CeilDiv(k, kStepElems) * kStepElems; }
+constexpr size_t kStep = 32;  // elements of a row that are multiplied at a time, 64 bytes
+constexpr size_t kStepBytes = kStep * sizeof(uint16_t);
+constexpr size_t kCols = kBf16StripStep;  // weight rows of a tile
+static_assert(kCols == kTileCols);
 
 // From one row of x to the next: rows of a power of two would share a cache set.
-size_t Pitch(size_t k) { return Padded(k) + kStepElems; }
+size_t Pitch(size_t k) { return (CeilDiv(k, kStep) + 1) * kStep; }
 
-// Which of the next kStepElems elements exist.
-__mmask32 Some(size_t left) { return left >= kStepElems ? ~__mmask32{0} : (__mmask32{1} << left) - 1; }
+// How K is cut: equal pieces of at most kBf16Piece, whole steps.
+size_t Piece(size_t k) { return CeilDiv(CeilDiv(k, std::max<size_t>(1, CeilDiv(k, kBf16Piece))), kStep) * kStep; }
+
+// Rows that all begin in the middle of a cache line are read line by line all the same, and this is how many elements
+// before a row its first line begins: loads that cross lines make a tile of 96 rows 17 % slower
+// (measured). Even, for words stay words; rows that begin differently are read as they lie.
+size_t LeadOf(const StripArgs& args) {
+  const size_t lead = reinterpret_cast<uintptr_t>(args.w.data) % kStepBytes / sizeof(uint16_t);
+  return args.row_bytes % kStepBytes == 0 && reinterpret_cast<uintptr_t>(args.w.data) % 4 == 0 ? lead : 0;
+}
 
 struct Scratch {
-  std::byte* slabs;  // [kSlabs, kPiece / 2 words, 16 rows, 2]
-  std::byte* tail;   // 16 rows of one piece
-  uint16_t* x;       // [panel rows, Pitch(K)]
+  size_t* lead;  // for which x was laid out
+  uint16_t* x;   // [panel rows, Pitch(K)], a row begins `lead` elements behind a cache line
 };
-constexpr size_t kSlabBytes = kPiece * kSlabRows * sizeof(uint16_t);
+constexpr size_t kLeadBytes = 64;
 
 Scratch LayOut(float* scratch) {
   auto* bytes = reinterpret_cast<std::byte*>(scratch);
-  return {bytes, bytes + kSlabs * kSlabBytes, reinterpret_cast<uint16_t*>(bytes + (kSlabs + 1) * kSlabBytes)};
+  return {reinterpret_cast<size_t*>(bytes), reinterpret_cast<uint16_t*>(bytes + kLeadBytes)};
 }
+
+// The first n of 32.
+__mmask32 First(size_t n) { return n >= kStep ? ~__mmask32{0} : (__mmask32{1} << n) - 1; }
 
 void RoundRow(const float* x, size_t k, uint16_t* out) {
-  for (size_t i = 0; i < k; i += kStepElems) {
-    const __mmask32 some = Some(k - i);
+  for (size_t i = 0; i < k; i += kStep) {
+    const __mmask32 some = First(k - i);
     const __m512 low = _mm512_maskz_loadu_ps(static_cast<__mmask16>(some), x + i);
     const __m512 high = _mm512_maskz_loadu_ps(static_cast<__mmask16>(some >> 16), x + i + 16);
-    const __m512bh rounded = _mm512_cvtne2ps_pbh(high, low);
-    _mm512_storeu_si512(out + i, (__m512i)rounded);
+    _mm512_storeu_si512(out + i, (__m512i)_mm512_cvtne2ps_pbh(high, low));
   }
 }
 
-HWY_INLINE __m512 AddProducts(__m512 sum, __m512i w, __m512i x) {
-  return _mm512_dpbf16_ps(sum, (__m512bh)w, (__m512bh)x);
-}
-
-// Two elements of x, for every weight row.
-HWY_INLINE __m512i Word(const uint16_t* x) {
-  int32_t word;
-  std::memcpy(&word, x, sizeof(word));
-  return _mm512_set1_epi32(word);
-}
-
-HWY_NOINLINE void LayOutSlab(const SlabRows& rows, size_t k, std::byte* slab) {
-  for (size_t i = 0; i < k; i += kStepElems) {
-    const Words words = TransposeLines(rows.first + 2 * i, rows.stride, Some(k - i));
-    for (size_t j = 0; j < kSlabRows; ++j) _mm512_store_si512(slab + 32 * i + 64 * j, words.d[j]);
-  }
-}
-
-// Addresses are a base and a distance: one pointer per row would not fit the registers.
-struct Tile {
-  const uint16_t* x;  // first row
-  size_t pitch;
-  const std::byte* slabs;  // one after the other; what a slab that does not exist holds reaches no output
-  size_t k;                // a multiple of kStepElems
-  float* y;                // first row
+// Addresses are a base and a distance: one pointer per row would not fit the registers. All bases are of the line in
+// which the piece of K begins, `lead` elements before it.
+struct Bf16Tile {
+  const uint16_t* x;       // first row
+  size_t pitch;            // elements
+  const std::byte* w;      // first row
+  const std::byte* ahead;  // first of the rows that are asked for: multiplied later
+  size_t stride;           // bytes
+  size_t lead, k;
+  float* y;  // first row
   size_t y_stride;
-  __mmask16 columns[kSlabs];  // which of the 16 outputs exist
-  bool add;                   // to what y holds: all but the first piece of K
-  Ahead* ahead;               // one step for each kTileStep of k
+  bool add;  // to what y holds: all but the first piece of K
 };
-constexpr size_t kTileStep = 8;
 
-template <int kRows>
-HWY_NOINLINE void MultiplyTile(const Tile& tile) {
-  __m512 sums[2][kRows][kSlabs];
-  for (auto& parity : sums) {
-    for (auto& row : parity) row[0] = row[1] = _mm512_setzero_ps();
-  }
-  Ahead ahead = *tile.ahead;
-  const std::byte* w = tile.slabs;
-  const uint16_t* x = tile.x;
-  for (size_t i = 0; i < tile.k; i += kTileStep) {
-    ahead.Step();
+template <size_t kRows>
+using Sums = TileV[kRows][kTileCols];
+
+// sums[r][c] += 32 elements of x times 32 of w; those not in `some` are neither read nor anything but zero.
+template <size_t kRows, size_t kN, size_t kAhead>
+HWY_INLINE void AddStep(const Bf16Tile& tile, size_t at, __mmask32 some, Sums<kRows>& sums) {
+#pragma GCC unroll 8
+  for (size_t c = 0; c < kAhead; ++c)
+    __builtin_prefetch(tile.ahead + c * tile.stride + at, /*write=*/0, /*locality=*/3);
+  const auto* x = reinterpret_cast<const std::byte*>(tile.x) + at;
+  __m512i xs[kRows];
 #pragma GCC unroll 4
-    for (size_t word = 0; word < kTileStep / 2; ++word) {
-      const __m512i w0 = _mm512_load_si512(w + 64 * word), w1 = _mm512_load_si512(w + kSlabBytes + 64 * word);
-#pragma GCC unroll 6
-      for (size_t r = 0; r < kRows; ++r) {
-        const __m512i both = Word(x + r * tile.pitch + 2 * word);
-        sums[word % 2][r][0] = AddProducts(sums[word % 2][r][0], w0, both);
-        sums[word % 2][r][1] = AddProducts(sums[word % 2][r][1], w1, both);
-      }
+  for (size_t r = 0; r < kRows; ++r) xs[r] = _mm512_maskz_loadu_epi16(some, x + r * tile.pitch * sizeof(uint16_t));
+  const std::byte* const w[3] = {tile.w + at, tile.w + 3 * tile.stride + at, tile.w + 6 * tile.stride + at};
+#pragma GCC unroll 8
+  for (size_t c = 0; c < kN; ++c) {
+    __m512i row = _mm512_maskz_loadu_epi16(some, w[c / 3] + c % 3 * tile.stride);
+    asm("" : "+v"(row));  // read once, not once per row of x; see KeepInRegister
+#pragma GCC unroll 4
+    for (size_t r = 0; r < kRows; ++r) {
+      sums[r][c].raw = _mm512_dpbf16_ps(sums[r][c].raw, (__m512bh)row, (__m512bh)xs[r]);
     }
-    w += 32 * kTileStep;
-    x += kTileStep;
   }
-  *tile.ahead = ahead;
+}
+
+// Lane l of every sum from lane l + lead / 2: where it would be, had the row begun with a line.
+template <size_t kRows>
+HWY_INLINE void Realign(size_t lead, Sums<kRows>& sums) {
+  const __m512i lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+  const __m512i from = _mm512_add_epi32(lanes, _mm512_set1_epi32(static_cast<int>(lead / 2)));
+#pragma GCC unroll 4
   for (size_t r = 0; r < kRows; ++r) {
-    for (size_t s = 0; s < kSlabs; ++s) {
-      __m512 sum = _mm512_add_ps(sums[0][r][s], sums[1][r][s]);
-      float* y = tile.y + r * tile.y_stride + kSlabRows * s;
-      if (tile.add) sum = _mm512_add_ps(_mm512_maskz_loadu_ps(tile.columns[s], y), sum);
-      _mm512_mask_storeu_ps(y, tile.columns[s], sum);
-    }
+#pragma GCC unroll 8
+    for (size_t c = 0; c < kTileCols; ++c) sums[r][c].raw = _mm512_permutexvar_ps(from, sums[r][c].raw);
   }
 }
 
-void MultiplyTileOf(size_t n_rows, const Tile& tile) {
-  switch (n_rows) {
-    case 1:
-      return MultiplyTile<1>(tile);
-    case 2:
-      return MultiplyTile<2>(tile);
-    case 3:
-      return MultiplyTile<3>(tile);
-    case 4:
-      return MultiplyTile<4>(tile);
-    case 5:
-      return MultiplyTile<5>(tile);
-    default:
-      return MultiplyTile<6>(tile);
+// kRows rows of x times kN weight rows; kAhead rows are asked for.
+template <size_t kRows, size_t kN, size_t kAhead>
+HWY_NOINLINE void MultiplyTile(const Bf16Tile& of) {
+  const Bf16Tile tile = of;
+  Sums<kRows> sums;
+  for (auto& row : sums) {
+    for (TileV& sum : row) sum.raw = _mm512_setzero_ps();
+  }
+  const size_t end = tile.lead + tile.k, whole = end / kStep * kStepBytes;
+  size_t at = 0;  // bytes
+  if (tile.lead != 0) {
+    AddStep<kRows, kN, kAhead>(tile, at, First(end) & ~First(tile.lead), sums);
+    at += kStepBytes;
+  }
+#pragma GCC unroll 2
+  for (; at < whole; at += kStepBytes) AddStep<kRows, kN, kAhead>(tile, at, ~__mmask32{0}, sums);
+  if (at < sizeof(uint16_t) * end) AddStep<kRows, kN, kAhead>(tile, at, First(end % kStep), sums);
+  // Half a vector needs no realignment: both halves are added first.
+  if (tile.lead % 16 != 0) Realign<kRows>(tile.lead, sums);
+#pragma GCC unroll 4
+  for (size_t r = 0; r < kRows; ++r) {
+    alignas(32) float lanes[kTileCols];
+    SumLanes(sums[r], lanes);
+    constexpr auto kMask = static_cast<__mmask8>((1u << kN) - 1u);
+    __m256 fresh = _mm256_load_ps(lanes);
+    float* y = tile.y + r * tile.y_stride;
+    if (tile.add) fresh = _mm256_add_ps(_mm256_maskz_loadu_ps(kMask, y), fresh);
+    _mm256_mask_storeu_ps(y, kMask, fresh);
   }
 }
 
-// What is multiplied after this piece of `first`'s rows: the next piece, or the first of the rows that follow.
-Ahead NextPiece(const StripArgs& args, size_t first, size_t k0) {
-  const size_t end = args.first + args.n_rows;
-  const size_t n_steps = Padded(std::min(kPiece, args.x.cols - k0)) / kTileStep * CeilDiv(args.x.rows, kTileRows);
-  k0 += kPiece;
-  if (k0 >= args.x.cols) {
-    k0 = 0;
-    first += kBf16StripStep;
+template <size_t kRows, size_t kN>
+void MultiplyTileAhead(size_t n_ahead, const Bf16Tile& tile) {
+  if constexpr (kN == kCols) {
+    if (n_ahead == 1) return MultiplyTile<kRows, kN, 1>(tile);
+    if (n_ahead == 2) return MultiplyTile<kRows, kN, 2>(tile);
+    if (n_ahead == 3) return MultiplyTile<kRows, kN, 3>(tile);
+    if (n_ahead == 4) return MultiplyTile<kRows, kN, 4>(tile);
+    if (n_ahead == 8) return MultiplyTile<kRows, kN, 8>(tile);
   }
-  if (first >= end) return {};
-  const SlabRows rows = {args.w.data + first * args.row_bytes + 2 * k0, args.row_bytes};
-  return {rows, std::min(kBf16StripStep, end - first), 2 * std::min(kPiece, args.x.cols - k0), n_steps};
+  MultiplyTile<kRows, kN, 0>(tile);
 }
 
-// n_cols <= kBf16StripStep weight rows from `first` on, times all of x.
-void MultiplyColumns(const StripArgs& args, const Scratch& scratch, size_t first, size_t n_cols) {
-  const size_t k_all = args.x.cols;
-  Tile tile = {};
+template <size_t kN>
+void MultiplyTileOf(size_t n_rows, size_t n_ahead, const Bf16Tile& tile) {
+  static_assert(kBf16PanelStep == 3);
+  if (n_rows == 1) return MultiplyTileAhead<1, kN>(n_ahead, tile);
+  if (n_rows == 2) return MultiplyTileAhead<2, kN>(n_ahead, tile);
+  return MultiplyTileAhead<3, kN>(n_ahead, tile);
+}
+
+// kN weight rows from `first` on, times all of x. Meanwhile asks for as many that are multiplied after them, evenly: a
+// read from memory takes as long as hundreds of multiplications.
+template <size_t kN>
+void MultiplyColumns(const StripArgs& args, const Scratch& scratch, size_t first) {
+  const size_t k_all = args.x.cols, n_tiles = CeilDiv(args.x.rows, kBf16PanelStep);
+  Bf16Tile tile = {};
   tile.pitch = Pitch(k_all);
-  tile.slabs = scratch.slabs;
+  tile.stride = args.row_bytes;
+  tile.lead = *scratch.lead;
   tile.y_stride = args.y.stride;
-  for (size_t s = 0; s < kSlabs; ++s) {
-    const size_t left = n_cols > kSlabRows * s ? n_cols - kSlabRows * s : 0;
-    tile.columns[s] = static_cast<__mmask16>(left >= kSlabRows ? 0xffffu : (1u << left) - 1u);
-  }
-  for (size_t k0 = 0; k0 == 0 || k0 < k_all; k0 += kPiece) {  // K = 0 still writes zeros
-    const size_t k = std::min(kPiece, k_all - k0);
-    tile.k = Padded(k);
+  const std::byte* const w = args.w.data + first * args.row_bytes - sizeof(uint16_t) * tile.lead;
+  for (size_t k0 = 0; k0 == 0 || k0 < k_all; k0 += tile.k) {  // K = 0 still writes zeros
+    tile.k = std::min(Piece(k_all), k_all - k0);
+    tile.w = w + sizeof(uint16_t) * k0;
     tile.add = k0 != 0;
-    for (size_t s = 0; s < kSlabs && kSlabRows * s < n_cols; ++s) {
-      const size_t n = std::min(kSlabRows, n_cols - kSlabRows * s);
-      SlabRows rows = {args.w.data + (first + kSlabRows * s) * args.row_bytes + 2 * k0, args.row_bytes};
-      if (n < kSlabRows) rows = CopyRows(rows, n, 2 * k, scratch.tail);
-      LayOutSlab(rows, k, scratch.slabs + s * kSlabBytes);
-    }
-    Ahead ahead = NextPiece(args, first, k0);
-    tile.ahead = &ahead;
-    for (size_t row = 0; row < args.x.rows;) {
+    const bool last_piece = k0 + tile.k >= k_all;
+    const bool last = last_piece && first + 2 * kN > args.first + args.n_rows;
+    const std::byte* const ahead = last_piece ? w + kN * tile.stride : tile.w + sizeof(uint16_t) * tile.k;
+    for (size_t t = 0, row = 0; t < n_tiles; ++t) {
       // Nearly equal tiles: one of few rows cannot fill the multipliers.
-      const size_t left = args.x.rows - row, rows = CeilDiv(left, CeilDiv(left, kTileRows));
+      const size_t rows = CeilDiv(args.x.rows - row, n_tiles - t);
+      const size_t asked = kN * t / n_tiles, n_ahead = last ? 0 : kN * (t + 1) / n_tiles - asked;
+      tile.ahead = ahead + asked * tile.stride;
       tile.x = scratch.x + row * tile.pitch + k0;
       tile.y = args.y.Row(row) + first;
-      MultiplyTileOf(rows, tile);
+      MultiplyTileOf<kN>(rows, n_ahead, tile);
       row += rows;
     }
+    if (k_all == 0) break;
   }
-}
-
-// 16 weight rows from where they lie, times kRows activations.
-template <int kRows>
-HWY_NOINLINE void MultiplyDirect(const StripArgs& args, const uint16_t* x, size_t first, bool ahead_too) {
-  const SlabRows rows = {args.w.data + first * args.row_bytes, args.row_bytes};
-  const size_t k_all = args.x.cols;
-  Ahead ahead;
-  if (ahead_too) {
-    const SlabRows next = {rows.first + kSlabRows * rows.stride, rows.stride};
-    ahead = {next, kSlabRows, args.row_bytes, CeilDiv(k_all, kStepElems)};
-  }
-  __m512 total[kRows];
-  for (__m512& t : total) t = _mm512_setzero_ps();
-  for (size_t k0 = 0; k0 < k_all; k0 += kPiece) {
-    __m512 sums[2][kRows];
-    for (auto& parity : sums) {
-      for (__m512& sum : parity) sum = _mm512_setzero_ps();
-    }
-    const size_t end = std::min(k_all, k0 + kPiece);
-    for (size_t i = k0; i < end; i += kStepElems) {
-      ahead.Step();
-      const Words words = TransposeLines(rows.first + 2 * i, rows.stride, Some(k_all - i));
-#pragma GCC unroll 16
-      for (size_t j = 0; j < kSlabRows; ++j) {
-        for (int r = 0; r < kRows; ++r) {
-          const __m512i word = Word(x + static_cast<size_t>(r) * Pitch(k_all) + i + 2 * j);
-          sums[j % 2][r] = AddProducts(sums[j % 2][r], words.d[j], word);
-        }
-      }
-    }
-    for (int r = 0; r < kRows; ++r) {
-      const __m512 sum = _mm512_add_ps(sums[0][r], sums[1][r]);
-      total[r] = k0 == 0 ? sum : _mm512_add_ps(total[r], sum);
-    }
-  }
-  for (size_t r = 0; r < kRows; ++r) _mm512_storeu_ps(args.y.Row(r) + first, total[r]);
 }
 
 }  // namespace
@@ -235,28 +210,21 @@ HWY_NOINLINE void MultiplyDirect(const StripArgs& args, const uint16_t* x, size_
 void RunBf16StripTarget(const StripArgs& args, bool prepared) {
   NM_DCHECK(args.x.rows <= kBf16PanelRows);
   const Scratch scratch = LayOut(args.scratch);
-  for (size_t r = 0; r < args.x.rows && !prepared; ++r) {
-    RoundRow(args.XRow(r), args.x.cols, scratch.x + r * Pitch(args.x.cols));
-  }
-  size_t n = 0;
-  if (args.x.rows <= kDirectRows) {
-    for (; n + kSlabRows <= args.n_rows; n += kSlabRows) {
-      const bool ahead_too = n + 2 * kSlabRows <= args.n_rows;
-      if (args.x.rows == 1) MultiplyDirect<1>(args, scratch.x, args.first + n, ahead_too);
-      if (args.x.rows == 2) MultiplyDirect<2>(args, scratch.x, args.first + n, ahead_too);
-      if (args.x.rows == 3) MultiplyDirect<3>(args, scratch.x, args.first + n, ahead_too);
-      if (args.x.rows == 4) MultiplyDirect<4>(args, scratch.x, args.first + n, ahead_too);
+  if (!prepared) {
+    *scratch.lead = LeadOf(args);
+    for (size_t r = 0; r < args.x.rows; ++r) {
+      RoundRow(args.XRow(r), args.x.cols, scratch.x + r * Pitch(args.x.cols) + *scratch.lead);
     }
   }
-  for (; n < args.n_rows; n += kBf16StripStep) {
-    MultiplyColumns(args, scratch, args.first + n, std::min(kBf16StripStep, args.n_rows - n));
-  }
+  size_t n = 0;
+  for (; n + kCols <= args.n_rows; n += kCols) MultiplyColumns<kCols>(args, scratch, args.first + n);
+  for (; n < args.n_rows; ++n) MultiplyColumns<1>(args, scratch, args.first + n);
 }
 
 bool HasBf16StripTarget(DType dtype) { return dtype == DType::kBF16 && __builtin_cpu_supports("avx512bf16"); }
 
 size_t Bf16ScratchFloatsTarget(size_t max_inner) {
-  return ((kSlabs + 1) * kSlabBytes + kBf16PanelRows * Pitch(max_inner) * sizeof(uint16_t)) / sizeof(float);
+  return (kLeadBytes + kBf16PanelRows * Pitch(max_inner) * sizeof(uint16_t)) / sizeof(float);
 }
 
 }  // namespace HWY_NAMESPACE

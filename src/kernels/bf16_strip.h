@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // y = x * W^T for bfloat16 weights with x rounded to bfloat16, on CPUs with AVX512-BF16.
 //
-// Definition. x is rounded to nearest even, 8 bits of significand. K is cut into pieces of 256; a piece is a list of
-// words of two elements. The words of even index and those of odd index are summed by vdpbf16ps, each in ascending
-// order, in two f32 accumulators from zero; y is the sum over the pieces, in ascending order, of the sum of the two.
-// The same bits for every way of computing it (many rows or one, any other rows).
+// Definition. x is rounded to nearest even, 8 bits of significand. K is cut into equal pieces of at most kBf16Piece,
+// whole 32 elements each but the last; a piece is a list of words of two elements. Word i is summed by vdpbf16ps in f32
+// accumulator i % 16, each from zero and in ascending order, and the accumulators are added together as SumLanes of
+// tile-inl.h does it; y is the sum of the pieces, in ascending order. The same bits for every way of computing it (many
+// rows or one, any other rows, wherever in a cache line the weights begin).
 //
 // Error: 2^-9 |x w| per product for the rounding of x, unrelated between elements; sums as any f32 sum of K terms.
 // Subnormal numbers of x and w count as zero.
@@ -22,9 +23,12 @@ bool HasBf16Strip(DType dtype, Activations activations);
 
 // Most rows of x and most weight rows per call; multiples of the steps are best. See integer_strip.h.
 inline constexpr size_t kBf16PanelRows = 96;
-inline constexpr size_t kBf16PanelStep = 6;
+inline constexpr size_t kBf16PanelStep = 3;
 inline constexpr size_t kMaxBf16StripRows = 2048;
-inline constexpr size_t kBf16StripStep = 32;
+inline constexpr size_t kBf16StripStep = 8;
+
+// Most of K that is multiplied at a time: 8 weight rows of it are 32 KiB of a first-level cache of 48 KiB.
+inline constexpr size_t kBf16Piece = 2048;
 
 // Scratch of RunBf16Strip in floats, for K up to `max_inner`; 64-byte aligned.
 size_t Bf16ScratchFloats(size_t max_inner);

@@ -19,7 +19,8 @@ namespace {
 // Below this many tasks per thread the strips are cut finer, up to so many times by two, so that the threads end
 // together. assumed.
 constexpr size_t kTasksPerThread = 4;
-constexpr size_t kFinest = 3;
+constexpr size_t kFinest = 4;
+constexpr size_t kFinestInteger = 3;
 constexpr size_t kFinestF32 = 2;
 
 // Weight rows of a task that ends in SwiGLU, at most, where what it multiplies by stays in the thread's own buffer:
@@ -74,19 +75,19 @@ size_t EvenPart(size_t n, size_t most, size_t step) { return CeilDiv(CeilDiv(n, 
 Cut CutJob(const MatMulJob& job, Activations activations, size_t fineness) {
   const size_t m = job.x.rows, n = job.y.cols;
   if (m == 0 || n == 0) return {};
-  const auto strip = [&](size_t most, size_t step) {
-    most >>= fineness;
+  const auto strip = [&](size_t times, size_t most, size_t step) {
+    most >>= times;
     return EvenPart(n, job.swiglu ? std::min(most, kMaxSwiGluStripRows) : most, step);
   };
   Cut cut = {};
   switch (PathOf(job, activations)) {
     case Path::kInteger:
       cut.panel_rows = EvenPart(m, IntegerPanelRows(activations), kIntegerPanelStep);
-      cut.strip_rows = strip(kMaxIntegerStripRows, kIntegerStripStep);
+      cut.strip_rows = strip(std::min(fineness, kFinestInteger), kMaxIntegerStripRows, kIntegerStripStep);
       break;
     case Path::kBf16:
       cut.panel_rows = EvenPart(m, kBf16PanelRows, kBf16PanelStep);
-      cut.strip_rows = strip(kMaxBf16StripRows, kBf16StripStep);
+      cut.strip_rows = strip(fineness, kMaxBf16StripRows, kBf16StripStep);
       break;
     case Path::kBlas:  // cut by the job alone: so its bits depend on nothing else
       cut.panel_rows = m;

@@ -257,6 +257,57 @@ TEST_P(MatMulTest, JobsThatShareActivationsGiveTheBitsOfJobsAlone) {
   }
 }
 
+// Rows that begin within a cache line are read line by line: neither what lies beside them nor where they begin may
+// change a bit. Two pieces of K among them.
+TEST_P(MatMulTest, WhereBfloat16WeightsBeginDoesNotChangeABit) {
+  ThreadPool pool(1);
+  MatMul matmul(pool, 2112, activations_);
+  Random random(15);
+  constexpr size_t kLine = 64;
+  const uint16_t nan = 0x7fff;
+  for (const size_t k : {size_t{8}, size_t{32}, size_t{40}, size_t{64}, size_t{288}, size_t{2112}}) {
+    for (const size_t m : {1u, 2u, 3u, 7u}) {
+      Product p(random, DType::kBF16, m, 19, k);
+      const std::vector<float> want = RunAlone(matmul, p);
+      ExpectCloseToDouble(p, activations_);
+      std::vector<std::byte> around(p.w.size() + 4 * kLine);
+      const size_t to_line = (kLine - reinterpret_cast<uintptr_t>(around.data()) % kLine) % kLine;
+      for (size_t offset = 0; offset < kLine; offset += 2) {
+        for (size_t i = 0; i + 2 <= around.size(); i += 2) std::memcpy(around.data() + i, &nan, 2);
+        std::byte* w = around.data() + to_line + kLine + offset;
+        std::memcpy(w, p.w.data(), p.w.size());
+        std::fill(p.y.begin(), p.y.end(), -77.0f);
+        MatMulJob job = p.Job();
+        job.w.data = w;
+        matmul.Run({&job, 1});
+        ASSERT_EQ(p.Result(), want) << "k " << k << ", m " << m << ", offset " << offset;
+      }
+    }
+  }
+}
+
+// Gate and up may begin differently in a line, while what was made of their activations is shared.
+TEST_P(MatMulTest, JobsThatShareActivationsMayBeginAnywhere) {
+  ThreadPool pool(1);
+  MatMul matmul(pool, 256, activations_);
+  Random random(16);
+  Product gate(random, DType::kBF16, 5, 24, 256), up(random, DType::kBF16, 5, 24, 256);
+  up.x = gate.x;
+  const std::vector<float> want_gate = RunAlone(matmul, gate), want_up = RunAlone(matmul, up);
+  std::vector<std::byte> moved(up.w.size() + 64);
+  for (size_t offset = 0; offset < 64; offset += 4) {
+    std::memcpy(moved.data() + offset, up.w.data(), up.w.size());
+    std::fill(gate.y.begin(), gate.y.end(), -77.0f);
+    std::fill(up.y.begin(), up.y.end(), -77.0f);
+    MatMulJob jobs[] = {gate.Job(), up.Job()};
+    jobs[1].x = jobs[0].x;
+    jobs[1].w.data = moved.data() + offset;
+    matmul.Run(jobs);
+    ASSERT_EQ(gate.Result(), want_gate) << offset;
+    ASSERT_EQ(up.Result(), want_up) << offset;
+  }
+}
+
 TEST_P(MatMulTest, SwiGluAtTheEndGivesTheBitsOfSwiGluAfterwards) {
   ThreadPool pool(2);
   MatMul matmul(pool, 512, activations_);
