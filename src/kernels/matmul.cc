@@ -121,7 +121,7 @@ StripArgs TaskOf(const MatMulJob& job, const Cut& cut, size_t task) {
 // Where the second of two tasks that end in SwiGLU writes: not to memory that others share, for nobody reads it later.
 // Plain floats, whose panels have no limit, use what the job says.
 void UseBuffer(Path path, float* buffer, StripArgs& up) {
-  if (path == Path::kF32) return;
+  if (path == Path::kF32 || path == Path::kBlas) return;
   up.w.data += up.first * up.row_bytes;
   up.first = 0;
   up.y = {buffer, up.y.rows, up.n_rows, kSwiGluPitch};
