@@ -48,5 +48,18 @@ TEST(Simulate, OursDropsNothingAndBeatsThePapersPlan) {
   EXPECT_LE(gaps / 3, 0.05);  // over the lower bound, on average
 }
 
+// A CPU that is slow beside its NPU is where overflow hurts most.
+TEST(Simulate, DriftCostsLittleWhereTheCpuIsSlow) {
+  SimulateOptions options = TestOptions("phi-3.5-moe");
+  options.npu = "m2-ultra";
+  options.placements = {"ours"};
+  const auto calm = Simulate(options, {});
+  options.run_drift_factor = 2;
+  const auto drifted = Simulate(options, {});
+  ASSERT_TRUE(calm.ok() && drifted.ok());
+  EXPECT_EQ(drifted->placements[0].dropped.mean, 0);
+  EXPECT_LE(drifted->placements[0].ttft_seconds.mean / calm->placements[0].ttft_seconds.mean, 1.10);
+}
+
 }  // namespace
 }  // namespace npumoe
