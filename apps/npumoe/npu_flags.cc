@@ -100,7 +100,7 @@ Status NpuFlags::Fill(EngineOptions& options) const {
   if (const std::string self = ProgramPath(); !self.empty()) options.npu.compiler = {self, kCompilePackage};
   // Asked for a plan of this kind: the model's own is not it.
   options.npu.make_plan = placement_->count() + objective_->count() + chunk_->count() + batch_->count() +
-                              expert_weights_->count() + attention_weights_->count() + weight_error_->count() >
+                              order_->count() + expert_weights_->count() + attention_weights_->count() + weight_error_->count() >
                           0;
   options.trace = !trace_path_.empty();
   return Ok{};

@@ -87,6 +87,10 @@ Result<PlanRequest> ParsePlanOptions(const PlanOptions& options) {
   NM_TRY_VAR(request.objective, ParseObjective(options.objective));
   NM_TRY_VAR(request.placement, ParsePlacement(options.placement));
   NM_TRY_VAR(request.order, ParseOrderOption(options.order));
+  if (request.order && request.placement != Placement::kOurs) {
+    return MakeError(Code::kInvalidArgument, "order {}: only placement ours has a choice, got {}", options.order,
+                     options.placement);
+  }
   NM_TRY_VAR(request.mode, ParseOverflowMode(options.mode));
   if (options.expert_weights != kAutoWeights) {
     NM_TRY_VAR(request.expert_weights, ParseWeightFormat(options.expert_weights, "expert weights"));

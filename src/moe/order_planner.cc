@@ -109,6 +109,7 @@ class Planner {
   double ScoreOf(const PlanCost& cost) const;
   RestOfPlan Rest(uint32_t layer) const;
   void Explain();
+  void ExplainHalves();
   void ExplainLayer(uint32_t layer, const LayerCost& cost);
 
   const ModelConfig& config_;
@@ -164,10 +165,6 @@ void Planner::FillHead() {
   }
   if (ours && batch_tokens_ < batch) {
     Say("MoE batches of {} tokens instead of {}: no prompt of up to {} tokens has more", batch_tokens_, batch, prompt);
-  }
-  if (run_tokens_ < batch_tokens_) {
-    Say("two halves of a batch are in flight: the experts of {} tokens run while the NPU is in the other half's attention",
-        run_tokens_);
   }
   if (config_.n_experts > 0 && !stats_.complete) {
     Say("warning: the routing statistics are incomplete: calibration was interrupted after {} tokens", stats_.n_tokens);
@@ -635,7 +632,20 @@ void Planner::ExplainLayer(uint32_t layer, const LayerCost& cost) {
       unseen > 0 ? fmt::format("; {} experts never seen keep a place", unseen) : std::string());
 }
 
+void Planner::ExplainHalves() {
+  if (run_tokens_ == batch_tokens_) return;
+  uint32_t n_beside = 0;
+  for (const LayerCost& cost : costs_) n_beside += cost.attention_seconds > 0;
+  if (n_beside == 0) {
+    Say("two halves of a batch are in flight, and nothing runs beside experts: no MoE layer has attention on the NPU");
+    return;
+  }
+  Say("two halves of a batch are in flight: in {} layers the experts of {} tokens run beside the other half's attention",
+      n_beside, run_tokens_);
+}
+
 void Planner::Explain() {
+  ExplainHalves();
   for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
     const AttentionSides& sides = attention_sides_[layer];
     if (sides.free) {

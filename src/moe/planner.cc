@@ -76,21 +76,33 @@ double Worth(const PlanCost& cost, Objective objective) {
   return cost.seconds;
 }
 
+std::string Figures(const PlanCost& cost) { return fmt::format("{:.4f} s and {:.4f} J", cost.seconds, cost.joules); }
+
 // The wavefront that the objective likes better than `whole`, or that. Time has its price: more energy than
 // kMostWavefrontEnergy times as much is not spent on it. What a joule costs in seconds to stay below is bisected.
 Result<PlanWithReasons> FasterInHalves(const ModelConfig& config, const RoutingStats& stats, const NpuSpec& spec,
                                        const PlanRequest& request, const GoOnFn& go_on, PlanOfOrder whole) {
   const PlanCost cost = whole.cost;
   PlanOfOrder best = std::move(whole);
+  std::vector<std::string> reasons;
   double price = 0, cheap = 0, dear = 0;  // prices at which a wavefront spends too much, and is no faster
   for (int attempt = 0; attempt < kPriceAttempts; ++attempt) {
     auto halves = PlanInOrder(config, stats, spec, request, PrefillOrder::kWavefront, price, go_on);
     if (!halves.ok() && halves.error().code == Code::kCancelled) return halves.error();
-    if (!halves.ok() || !halves->fits) break;
+    if (!halves.ok() || !halves->fits) {
+      reasons.push_back("order wavefront: the programs of two layers in a row do not fit: not taken");
+      break;
+    }
     const PlanCost in_halves = halves->cost;
     const bool is_better = Worth(in_halves, request.objective) < Worth(best.cost, request.objective);
     const double spent = in_halves.joules - cost.joules;
     const bool is_frugal = request.objective != Objective::kTime || spent <= (kMostWavefrontEnergy - 1) * cost.joules;
+    reasons.push_back(fmt::format("order wavefront{}: expected {} a batch, layer-major {}: {}",
+                                  price > 0 ? fmt::format(", a joule at {:.4g} s", price) : std::string(),
+                                  Figures(in_halves), Figures(cost),
+                                  !is_better  ? "no better"
+                                  : is_frugal ? "better"
+                                              : fmt::format("above {} times the energy", kMostWavefrontEnergy)));
     if (is_better && is_frugal) best = std::move(halves).value();
     // A second that costs this many joules is worth no more than that: twice the price flips everything back.
     if (attempt == 0) {
@@ -101,6 +113,8 @@ Result<PlanWithReasons> FasterInHalves(const ModelConfig& config, const RoutingS
     }
     price = (cheap + dear) / 2;
   }
+  reasons.push_back(fmt::format("order {}: taken (simulated, {})", ToString(best.made.plan.order), spec.name));
+  best.made.reasons.insert(best.made.reasons.end(), reasons.begin(), reasons.end());
   return std::move(best.made);
 }
 
@@ -119,14 +133,20 @@ Result<PlanWithReasons> MakePlan(const ModelConfig& config, const RoutingStats& 
   PrefillOrder order = request.order.value_or(PrefillOrder::kLayerMajor);
   if (request.placement != Placement::kOurs) order = PrefillOrder::kChunkMajor;
   NM_TRY_VAR(PlanOfOrder plan, PlanInOrder(config, stats, spec, request, order, /*joule_price=*/0, go_on));
+  const Plan& made = plan.made.plan;
+  const bool has_halves =
+      FirstHalf(PrefillOrder::kWavefront, made.chunk_tokens, made.moe_batch_tokens) < made.moe_batch_tokens;
+  if (order == PrefillOrder::kWavefront && !has_halves) {
+    NM_TRY_VAR(plan, PlanInOrder(config, stats, spec, request, PrefillOrder::kLayerMajor, 0, go_on));
+    plan.made.reasons.push_back("order layer-major instead of wavefront: a batch of one chunk has no halves");
+    return std::move(plan.made);
+  }
   if (!plan.fits) {
     return MakeError(Code::kUnsupported,
                      "order wavefront: the programs of two layers in a row do not fit npu {}: limits max_programs {}, "
                      "max_resident_bytes {}",
                      spec.name, spec.max_programs, spec.max_resident_bytes);
   }
-  // A batch of one chunk has no halves.
-  const bool has_halves = request.moe_batch_tokens > request.chunk_tokens;
   if (order == PrefillOrder::kChunkMajor || request.order || !has_halves) return std::move(plan.made);
   return FasterInHalves(config, stats, spec, request, go_on, std::move(plan));
 }

@@ -151,7 +151,7 @@ Status CheckOptions(const SimulateOptions& o, const ModelConfig& config, const N
 Result<PlanRequest> RequestFor(const SimulateOptions& o, std::string_view placement) {
   PlanRequest request;
   NM_TRY_VAR(request.placement, ParsePlacement(placement));
-  NM_TRY_VAR(request.order, ParseOrderOption(o.order));
+  NM_TRY_VAR(request.order, ParseOrderOption(o.order));  // of ours alone
   NM_TRY_VAR(request.objective, ParseObjective(o.objective));
   NM_TRY_VAR(request.expert_weights, ParseWeightFormat(o.expert_weights, "expert-weights"));
   NM_TRY_VAR(request.attention_weights, ParseWeightFormat(o.attention_weights, "attention-weights"));

@@ -145,6 +145,18 @@ class Npu(Case):
         path.write_text(json.dumps(plan))
         self.fails(1, f"expert {gone} is placed nowhere", "run", self.model, *run, *NPU)
 
+    def test_an_order_that_is_asked_for_wants_a_plan_of_its_own(self):
+        path = self.dir / "tiny.npumoe" / "plan.json"
+        path.parent.mkdir(exist_ok=True)
+        self.ok("plan", self.model, "--npu", "m2-max", "--order", "layer-major", "--npu-chunk", "32")
+        try:
+            self.assertEqual(self.json_of(*NPU)["npu"]["order"], "layer-major")
+            asked = self.json_of(*NPU, "--order", "wavefront", "--npu-chunk", "32")["npu"]
+            self.assertEqual(asked["order"], "wavefront")
+            self.assertEqual(self.json_of(*NPU, "--order", "wavefront")["npu"]["plan"], asked["plan"])
+        finally:
+            path.unlink()
+
     def test_a_plan_beside_the_model_that_is_not_taken_is_named(self):
         path = self.dir / "tiny.npumoe" / "plan.json"
         path.parent.mkdir(exist_ok=True)

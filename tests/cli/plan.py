@@ -64,7 +64,11 @@ class Plan(Case):
         self.assertIn(ours["order"], ("layer-major", "wavefront"))
         self.assertEqual(ours["moe_batch_tokens"], 300)
         for order in ("layer-major", "wavefront"):
-            self.assertEqual(self.plan("--order", order)["order"], order)
+            self.assertEqual(self.plan("--order", order, "--chunk", "64")["order"], order)
+        self.fails(2, "only placement ours has a choice, got all", "plan", self.model, "--placement", "all", "--order", "wavefront")
+        whole = self.ok("plan", self.model, "--order", "wavefront", "--chunk", "64", "--moe-batch", "64", "--explain", "-o",
+                        self.dir / "whole.json").text()
+        self.assertIn("order layer-major instead of wavefront: a batch of one chunk has no halves", whole)
         self.assertEqual(self.plan("--objective", "time", "--order", "layer-major")["joule_price"], 0)
         self.assertGreater(self.plan("--objective", "edp")["joule_price"], 0)
 
