@@ -60,6 +60,7 @@ std::string NpuSummary(const RunReport& report) {
                                  report.prefill_seconds, Energy(report, 4), Percent(on_npu, rows));
   if (experts.rows_pruned > 0) text += fmt::format(", {} rows pruned", experts.rows_pruned);
   if (experts.rows_rerouted > 0) text += fmt::format(", {} rows rerouted", experts.rows_rerouted);
+  if (report.unfinished > 0) text += ", of a prompt that was not finished";
   uint64_t fallbacks = 0;
   for (const auto& [reason, times] : report.fallbacks) fallbacks += times;
   if (fallbacks > 0) text += fmt::format(", {} fallbacks to the CPU", fallbacks);
@@ -98,8 +99,9 @@ nlohmann::ordered_json NpuReportJson(const RunReport& report) {
   json["simulated"] = report.simulated;
   if (report.simulated) json["spec"] = report.npu;
   json["plan"] = ReplaceInvalidUtf8(report.plan);
-  json["order"] = report.order;
+  json["order"] = report.order.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(report.order);
   json["prefill_seconds"] = report.prefill_seconds;
+  if (report.unfinished > 0) json["unfinished"] = report.unfinished;
   json["overlap_seconds"] = report.overlap_seconds;
   json["load_wait_seconds"] = report.load_wait_seconds;
   if (report.simulated) {

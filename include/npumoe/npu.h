@@ -40,6 +40,7 @@ struct RunReport {
   std::string order;                // of its prefill: layer-major, chunk-major, wavefront
   std::vector<LayerReport> layers;  // [n_layers]
   double prefill_seconds = 0;       // from the first prompt token to the logits after the last
+  uint64_t unfinished = 0;          // prefills that were stopped or failed: the figures hold what they did until then
   double overlap_seconds = 0;       // both sides busy at once
   double load_wait_seconds = 0;     // both sides idle until a program was loaded
   double npu_joules = 0, cpu_joules = 0;  // simulated runs only

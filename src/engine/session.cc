@@ -83,7 +83,8 @@ Status Session::Impl::Advance(std::span<const int32_t> added, LogitRows rows, st
   }
   npu->BeginPrefill(report, recorded);
   const Status status = Prefill(added, rows, out, progress, npu);
-  npu->EndPrefill(out.size() / engine.model.config().vocab_size);
+  if (!status.ok()) ++report.unfinished;
+  npu->EndPrefill(status.ok() ? out.size() / engine.model.config().vocab_size : 0);
   return status;
 }
 

@@ -7,6 +7,7 @@
 #include <array>
 #include <cmath>
 #include <numeric>
+#include <tuple>
 
 #include "base/check.h"
 #include "moe/attention_plan.h"
@@ -26,6 +27,7 @@ constexpr std::array kLoadPrices{0.0, 0.1, 0.25, 0.5, 1.0, 4.0, 16.0, 64.0};
 constexpr size_t kSwitchWork = 2'000'000;
 // Experts times load prices up to which every price's plan is polished before layers switch, and not only the chosen.
 constexpr size_t kPolishAllWork = 1024;
+constexpr int kPriceRounds = 3;
 constexpr uint32_t kShortBatchParts[] = {2, 4, 8};
 constexpr uint32_t kDriftEighths[] = {10, 12};  // of a group's largest capacity: prompts unlike the calibration's
 
@@ -89,6 +91,7 @@ class Planner {
     return ExpertScatterSeconds(config_, spec_, n_tokens);
   }
   void PriceJoules();
+  void RepriceJoules();
   bool FitsItsOrder() const;
   LayerCoster CosterOf(uint32_t layer) const;
   std::vector<LayerOption> PlaceLayer(uint32_t layer, std::span<const double> load_prices, bool polish) const;
@@ -389,6 +392,22 @@ void Planner::PriceJoules() {
   total_ = Sum();
 }
 
+// The rate was that of an early draft: again with that of the plan it led to, as long as that is better.
+void Planner::RepriceJoules() {
+  if (request_.objective != Objective::kEnergyDelay || !plan().per_run_capacity) return;
+  for (int round = 0; round < kPriceRounds && !Stopped(); ++round) {
+    const Plan old_plan = plan();
+    const auto old = std::tuple(attention_, costs_, load_price_, total_);
+    PriceJoules();
+    PolishLayers();
+    SwitchAttention();
+    if (ScoreOf(total_) < ScoreOf(std::get<PlanCost>(old)) * kLeastGain) continue;
+    plan() = old_plan;
+    std::tie(attention_, costs_, load_price_, total_) = old;
+    return;
+  }
+}
+
 // With its attention where it is now.
 LayerCoster Planner::CosterOf(uint32_t layer) const {
   ExpertRuns runs;
@@ -603,6 +622,7 @@ void Planner::PlanExperts() {
     SpreadLoads();
   }
   SwitchAttention();
+  RepriceJoules();
   if (plan().per_run_capacity) ServeOtherBatches();
   plan().expected_seconds = total_.seconds;
   plan().expected_joules = total_.joules;
