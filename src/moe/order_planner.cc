@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "moe/attention_plan.h"
+#include "moe/half_range.h"
 #include "moe/layer_cost.h"
 #include "moe/layer_search.h"
 #include "moe/plan_cost.h"
@@ -18,8 +19,6 @@
 namespace npumoe {
 namespace {
 
-constexpr float kF16Max = 65504;
-constexpr float kSafe = kF16Max / 4;  // room for text unlike the calibration's
 // Prices of a second of loading, in seconds of running, that are tried when not all programs can stay loaded: the first
 // ignore loads that may hide behind other work, the last give up groups until the rest stays.
 constexpr std::array kLoadPrices{0.0, 0.1, 0.25, 0.5, 1.0, 4.0, 16.0, 64.0};
@@ -79,17 +78,12 @@ class Planner {
   void FillHead();
   void PlanAttention();
   void SwitchAttention();
-  std::string AttentionDanger(uint32_t layer) const;
   Status ReadLoads();
   Result<size_t> CalibratedChunk(uint32_t tokens) const;
   Status FindRules();
-  std::string ScaleOrDanger(uint32_t layer, float& scale) const;
   void PlanExperts();
   void ScaleExperts();
   void ServeOtherBatches();
-  double ScatterSeconds(double n_tokens) const {
-    return ExpertScatterSeconds(config_, spec_, n_tokens);
-  }
   void PriceJoules();
   void RepriceJoules();
   bool FitsItsOrder() const;
@@ -183,22 +177,6 @@ void Planner::FillHead() {
   Say("attention is compiled for caches of up to {} tokens ({} lengths)", p.kv_buckets.back(), p.kv_buckets.size());
 }
 
-// Why fp16 endangers the layer's attention, or nothing.
-std::string Planner::AttentionDanger(uint32_t layer) const {
-  if (layer >= stats_.layers.size()) return {};
-  const ActivationRange& range = stats_.layers[layer].range;
-  const std::pair<std::string_view, float> ranges[] = {{"residual", range.residual},
-                                                       {"attention_in", range.attention_in},
-                                                       {"q", range.q},
-                                                       {"k", range.k},
-                                                       {"v", range.v},
-                                                       {"attention_out", range.attention_out}};
-  for (const auto& [name, value] : ranges) {
-    if (!(value < kSafe)) return fmt::format("{} reached {:.6g}, fp16 is safe below {}", name, value, kSafe);
-  }
-  return {};
-}
-
 // The baselines say where attention runs; ours begins with the side that the objective prefers for the layer alone.
 void Planner::PlanAttention() {
   const std::string misfit = AttentionMisfit(config_, spec_, plan().chunk_tokens, plan().attention_weights);
@@ -215,7 +193,7 @@ void Planner::PlanAttention() {
     sides.npu_first_half = cost_on(AttentionPlace::kNpu, run_tokens_).npu_seconds;
     sides.cpu = cost_on(AttentionPlace::kCpu, batch_tokens_);
     std::string reason = AttentionOnCpu(request_.placement) ? "the placement asks for it" : misfit;
-    if (reason.empty()) reason = AttentionDanger(layer);
+    if (reason.empty() && layer < stats_.layers.size()) reason = AttentionDanger(stats_.layers[layer].range);
     if (!reason.empty()) Say("layer {}: attention on the CPU: {}", layer, reason);
     sides.free = reason.empty() && !IsStatic(request_.placement);
     const bool on_cpu = !reason.empty() || (sides.free && score(sides.cpu) < score(sides.npu));
@@ -336,24 +314,6 @@ Status Planner::FindRules() {
   return Ok{};
 }
 
-// Sets `scale` so that the values behind `up` stay safe, or says why no scale helps.
-std::string Planner::ScaleOrDanger(uint32_t layer, float& scale) const {
-  const ActivationRange& range = stats_.layers[layer].range;
-  scale = 1;
-  // The gate goes through silu and the input is the router's too: neither can be scaled.
-  if (!(range.ffn_in < kSafe)) return fmt::format("ffn_in reached {:.6g}", range.ffn_in);
-  if (!(range.gate < kSafe)) return fmt::format("gate reached {:.6g}", range.gate);
-  const float top = std::max({range.up, range.hidden, range.expert_out});
-  while (!(top / scale < kSafe)) {
-    scale *= 2;
-    if (scale > kMaxExpertScale) {
-      scale = 1;
-      return fmt::format("expert values reached {:.6g}", top);
-    }
-  }
-  return {};
-}
-
 void Planner::AllOnCpu(LayerOption& option) const {
   option.plan.cpu_experts.resize(config_.n_experts);
   std::iota(option.plan.cpu_experts.begin(), option.plan.cpu_experts.end(), 0u);
@@ -418,7 +378,8 @@ LayerCoster Planner::CosterOf(uint32_t layer) const {
     const AttentionSides& sides = attention_sides_[layer];
     const auto add = [&](RunOption& run, double attention, uint32_t n_tokens, uint32_t n_attention_tokens) {
       run.npu += attention;
-      run.cpu += ScatterSeconds(n_tokens) + AttentionCopySeconds(config_, spec_, n_attention_tokens);
+      run.cpu += ExpertScatterSeconds(config_, spec_, n_tokens) +
+                 AttentionCopySeconds(config_, spec_, n_attention_tokens);
     };
     if (plan().layers[layer].attention == AttentionPlace::kNpu) {
       add(runs.beside[0], sides.npu.npu_seconds - sides.npu_first_half, run_tokens_, other_tokens);
@@ -563,11 +524,11 @@ void Planner::ScaleExperts() {
   experts_in_danger_.assign(config_.n_layers, false);
   for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
     if (!config_.IsMoeLayer(layer)) continue;
-    const std::string danger = ScaleOrDanger(layer, plan().layers[layer].expert_scale);
+    const std::string danger = ScaleOrDanger(stats_.layers[layer].range, plan().layers[layer].expert_scale);
     experts_in_danger_[layer] = !danger.empty();
-    if (!danger.empty()) Say("layer {}: experts on the CPU: {}, fp16 is safe below {}", layer, danger, kSafe);
+    if (!danger.empty()) Say("layer {}: experts on the CPU: {}, fp16 is safe below {}", layer, danger, kSafeF16);
     if (const float scale = plan().layers[layer].expert_scale; scale > 1) {
-      Say("layer {}: experts are scaled by 1/{}: their values would pass {}", layer, scale, kSafe);
+      Say("layer {}: experts are scaled by 1/{}: their values would pass {}", layer, scale, kSafeF16);
     }
   }
 }
@@ -654,8 +615,8 @@ void Planner::ExplainLayer(uint32_t layer, const LayerCost& cost) {
 
 void Planner::ExplainHalves() {
   if (run_tokens_ == batch_tokens_) return;
-  uint32_t n_beside = 0;
-  for (const LayerCost& cost : costs_) n_beside += cost.attention_seconds > 0;
+  const auto n_beside =
+      std::ranges::count_if(costs_, [](const LayerCost& cost) { return cost.attention_seconds > 0; });
   if (n_beside == 0) {
     Say("two halves of a batch are in flight, and nothing runs beside experts: no MoE layer has attention on the NPU");
     return;
