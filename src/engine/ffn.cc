@@ -187,7 +187,7 @@ Status Ffn::Route(size_t layer, const LayerWeights& weights, size_t n_tokens) {
     float* row = logits.Row(token);
     if (!weights.router_bias.empty()) AddScaled({weights.router_bias.f32(), n_experts}, 1.0f, {row, n_experts});
     // A single bad value would choose experts at random and look like a plausible answer: say so instead.
-    if (!std::all_of(row, row + n_experts, [](float v) { return std::isfinite(v); })) finite.store(false);
+    if (!std::all_of(row, row + n_experts, [](float v) { return std::isfinite(v); })) return finite.store(false);
     npumoe::Route(config_, {row, n_experts}, route_scratch_.Row(token),
                   std::span(experts_).subspan(token * top_k, top_k), std::span(weights_).subspan(token * top_k, top_k));
   });

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "kernels/columns.h"
+#include "moe/layer_cost.h"
 #include "moe/reroute.h"
 #include "moe/stage_graph.h"
 #include "npu/cost.h"
@@ -15,9 +16,10 @@
 namespace npumoe {
 namespace {
 
+double Bytes(const TensorView& w) { return static_cast<double>(ByteSize(w.dtype, w.shape).value()); }
+
 double ExpertBytes(const LayerWeights& weights) {
-  const auto bytes = [](const TensorView& w) { return static_cast<double>(ByteSize(w.dtype, w.shape).value()); };
-  return bytes(weights.expert_gate[0]) + bytes(weights.expert_up[0]) + bytes(weights.expert_down[0]);
+  return Bytes(weights.expert_gate[0]) + Bytes(weights.expert_up[0]) + Bytes(weights.expert_down[0]);
 }
 
 double RowFlops(const ModelConfig& config) { return 6.0 * config.dim * config.expert_dim; }
@@ -25,14 +27,16 @@ double RowFlops(const ModelConfig& config) { return 6.0 * config.dim * config.ex
 // What the shared expert takes of the CPU for all tokens, beside the groups.
 double SharedSeconds(const ModelConfig& config, const LayerWeights& weights, size_t n_tokens, const NpuSpec& spec) {
   if (config.shared_expert_dim == 0) return 0;
-  double bytes = 0;
-  for (const TensorView* w : {&weights.shared_gate, &weights.shared_up, &weights.shared_down}) {
-    bytes += static_cast<double>(ByteSize(w->dtype, w->shape).value());
-  }
-  return CpuExpertCost(static_cast<double>(n_tokens), 6.0 * config.dim * config.shared_expert_dim, bytes, spec).seconds;
+  return CpuFfnSeconds(weights.shared_gate, weights.shared_up, weights.shared_down, n_tokens, spec);
 }
 
 }  // namespace
+
+double CpuFfnSeconds(const TensorView& gate, const TensorView& up, const TensorView& down, size_t n_tokens,
+                     const NpuSpec& spec) {
+  const double row_flops = 6.0 * static_cast<double>(gate.shape.elems());
+  return CpuExpertCost(static_cast<double>(n_tokens), row_flops, Bytes(gate) + Bytes(up) + Bytes(down), spec).seconds;
+}
 
 NpuExperts::NpuExperts(const Model& model, const Plan& plan, NpuPrograms& programs, RunClock& clock, Ffn& ffn)
     : model_(model),
@@ -93,12 +97,8 @@ Status NpuExperts::Run(uint32_t layer, MatView x, MatView y, Beside* beside) {
     combine();
     combine_end = clock_.RealNow();
   }
-  clock_.CpuWork(CombineSeconds(x.rows), stage, "combine", combine_end);
+  clock_.CpuWork(ExpertScatterSeconds(config_, clock_.spec(), static_cast<double>(x.rows)), stage, "combine", combine_end);
   return Ok{};
-}
-
-double NpuExperts::CombineSeconds(size_t n_tokens) const {
-  return clock_.CopySeconds(2.0 * static_cast<double>(n_tokens) * config_.top_k * config_.dim * sizeof(float));
 }
 
 size_t NpuExperts::buffer_bytes() const {
@@ -169,7 +169,7 @@ void NpuExperts::Choose(uint32_t layer, const LayerWeights& weights, size_t n_to
   RunOption other{0, SharedSeconds(config_, weights, n_tokens, spec)};
   if (beside != nullptr) {
     other.npu += beside->seconds.npu;
-    other.cpu += beside->seconds.cpu + CombineSeconds(n_tokens);
+    other.cpu += beside->seconds.cpu + ExpertScatterSeconds(config_, spec, static_cast<double>(n_tokens));
   }
   ChooseRun(plan, kept_, times_, cpu, plan_.per_run_capacity, /*spill=*/true, other, plan_.joule_price, choice_);
 

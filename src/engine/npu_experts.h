@@ -21,6 +21,10 @@
 
 namespace npumoe {
 
+// Modelled seconds of the CPU for a gated FFN of these weights.
+double CpuFfnSeconds(const TensorView& gate, const TensorView& up, const TensorView& down, size_t n_tokens,
+                     const NpuSpec& spec);
+
 // One thread at a time; owns a thread that packs and unpacks, one that waits for the device, and one for what is beside. Borrows everything it
 // is made from.
 class NpuExperts {
@@ -66,7 +70,6 @@ class NpuExperts {
   void Count(uint32_t layer, const Job& job);
   double Unpack(uint32_t layer, Job& job, const Buffers& buffers);
   double UnpackLast(uint32_t layer);
-  double CombineSeconds(size_t n_tokens) const;
   void RepeatOnCpu(uint32_t layer, const LayerWeights& weights, MatView x);
   void MoveToCpu(uint32_t layer, size_t group);
   double CpuSeconds(const LayerWeights& weights) const;

@@ -56,12 +56,7 @@ void NpuLayers::Attention(const AttentionRows& rows) {
 
 void NpuLayers::CountDense(uint32_t layer, size_t n_tokens) {
   const LayerWeights& weights = model_.weights().layers[layer];
-  double bytes = 0;
-  for (const TensorView* w : {&weights.w_gate, &weights.w_up, &weights.w_down}) {
-    bytes += static_cast<double>(ByteSize(w->dtype, w->shape).value());
-  }
-  const double row_flops = 6.0 * config_.dim * config_.ffn_dim;
-  clock_.CpuWork(CpuExpertCost(static_cast<double>(n_tokens), row_flops, bytes, spec()).seconds, clock_.experts(layer),
+  clock_.CpuWork(CpuFfnSeconds(weights.w_gate, weights.w_up, weights.w_down, n_tokens, spec()), clock_.experts(layer),
                  fmt::format("layer {} dense FFN", layer));
 }
 
