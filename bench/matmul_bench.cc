@@ -160,6 +160,7 @@ std::vector<Case> AllCases() {
     cases.push_back({name, dtype, 1, 1, 16384, 2048, true});
     for (const size_t m : {4u, 16u, 32u, 64u, 512u})
       cases.push_back({name, dtype, m < 64 ? 8u : 1u, m, 768, 2048, false});
+    for (const size_t m : {16u, 96u}) cases.push_back({name, dtype, m < 64 ? 8u : 1u, m, 2048, 768, false});
   };
   add("q4_0", DType::kQ4_0);
   add("q8_0", DType::kQ8_0);

@@ -42,15 +42,17 @@ size_t Piece(size_t k) { return CeilDiv(CeilDiv(k, std::max<size_t>(1, CeilDiv(k
 
 // Rows that all begin in the middle of a cache line are read line by line all the same, and this is how many elements
 // before a row its first line begins: where every load crosses two lines, a tile of 96 rows takes 15 % longer
-// (measured). Even, for words stay words; rows that begin differently are read as they lie.
+// (measured). The first and the last line of a piece are half a step each and make one together. Even, for words stay
+// words; whole steps only. Rows that begin differently are read as they lie.
 size_t LeadOf(const StripArgs& args) {
   const size_t lead = reinterpret_cast<uintptr_t>(args.w.data) % kStepBytes / sizeof(uint16_t);
-  return args.row_bytes % kStepBytes == 0 && reinterpret_cast<uintptr_t>(args.w.data) % 4 == 0 ? lead : 0;
+  const bool alike = args.row_bytes % kStepBytes == 0 && reinterpret_cast<uintptr_t>(args.w.data) % 4 == 0;
+  return alike ? lead : 0;
 }
 
 struct Scratch {
   size_t* lead;  // for which x was laid out
-  uint16_t* x;   // [panel rows, Pitch(K)], a row begins `lead` elements behind a cache line
+  uint16_t* x;   // [panel rows, Pitch(K)], every piece turned by `lead`: its last elements come first
 };
 constexpr size_t kLeadBytes = 64;
 
@@ -62,18 +64,29 @@ Scratch LayOut(float* scratch) {
 // The first n of 32.
 __mmask32 First(size_t n) { return n >= kStep ? ~__mmask32{0} : (__mmask32{1} << n) - 1; }
 
-void RoundRow(const float* x, size_t k, uint16_t* out) {
-  for (size_t i = 0; i < k; i += kStep) {
-    const __mmask32 some = First(k - i);
+// out[0..n) = x[0..n).
+void RoundElements(const float* x, size_t n, uint16_t* out) {
+  for (size_t i = 0; i < n; i += kStep) {
+    const __mmask32 some = First(n - i);
     const __m512 low = _mm512_maskz_loadu_ps(static_cast<__mmask16>(some), x + i);
     const __m512 high = _mm512_maskz_loadu_ps(static_cast<__mmask16>(some >> 16), x + i + 16);
-    _mm512_storeu_si512(out + i, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+    _mm512_mask_storeu_epi16(out + i, some, (__m512i)_mm512_cvtne2ps_pbh(high, low));
   }
 }
 
-// Addresses are a base and a distance: one pointer per row would not fit the registers. All bases are of the line in
-// which the piece of K begins, `lead` elements before it.
-struct Bf16Tile {
+void RoundRow(const float* x, size_t k_all, size_t lead, uint16_t* out) {
+  for (size_t k0 = 0; k0 < k_all; k0 += Piece(k_all)) {
+    const size_t k = std::min(Piece(k_all), k_all - k0);
+    RoundElements(x + k0, k - lead, out + k0 + lead);
+    RoundElements(x + k0 + k - lead, lead, out + k0);
+  }
+}
+
+// Tiles of some rows of x each, one after the other, times the same weight rows. Addresses are a base and a distance:
+// one pointer per row would not fit the registers. Weights' are of the line in which the piece of K begins, `lead`
+// elements before it.
+struct Bf16Tiles {
+  size_t n;
   const uint16_t* x;       // first row
   size_t pitch;            // elements
   const std::byte* w;      // first row
@@ -88,20 +101,17 @@ struct Bf16Tile {
 template <size_t kRows>
 using Sums = TileV[kRows][kTileCols];
 
-// sums[r][c] += 32 elements of x times 32 of w; those not in `some` are neither read nor anything but zero.
-template <size_t kRows, size_t kN, size_t kAhead>
-HWY_INLINE void AddStep(const Bf16Tile& tile, size_t at, __mmask32 some, Sums<kRows>& sums) {
+// sums[r][c] += 32 elements of x times 32 of w, which `load` gets for a row's address.
+template <size_t kRows, size_t kN, size_t kAhead, class Load>
+HWY_INLINE void AddStep(const Bf16Tiles& tile, size_t at, const __m512i (&xs)[kRows], const Load& load,
+                        Sums<kRows>& sums) {
 #pragma GCC unroll 8
   for (size_t c = 0; c < kAhead; ++c)
     __builtin_prefetch(tile.ahead + c * tile.stride + at, /*write=*/0, /*locality=*/3);
-  const auto* x = reinterpret_cast<const std::byte*>(tile.x) + at;
-  __m512i xs[kRows];
-#pragma GCC unroll 4
-  for (size_t r = 0; r < kRows; ++r) xs[r] = _mm512_maskz_loadu_epi16(some, x + r * tile.pitch * sizeof(uint16_t));
   const std::byte* const w[3] = {tile.w + at, tile.w + 3 * tile.stride + at, tile.w + 6 * tile.stride + at};
 #pragma GCC unroll 8
   for (size_t c = 0; c < kN; ++c) {
-    __m512i row = _mm512_maskz_loadu_epi16(some, w[c / 3] + c % 3 * tile.stride);
+    __m512i row = load(w[c / 3] + c % 3 * tile.stride);
     asm("" : "+v"(row));  // read once, not once per row of x; see KeepInRegister
 #pragma GCC unroll 4
     for (size_t r = 0; r < kRows; ++r) {
@@ -110,37 +120,43 @@ HWY_INLINE void AddStep(const Bf16Tile& tile, size_t at, __mmask32 some, Sums<kR
   }
 }
 
-// Lane l of every sum from lane l + lead / 2: where it would be, had the row begun with a line.
+// Those of the rows of x not in `some` are zero.
 template <size_t kRows>
-HWY_INLINE void Realign(size_t lead, Sums<kRows>& sums) {
-  const __m512i lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-  const __m512i from = _mm512_add_epi32(lanes, _mm512_set1_epi32(static_cast<int>(lead / 2)));
+HWY_INLINE void LoadX(const Bf16Tiles& tile, size_t at, __mmask32 some, __m512i (&xs)[kRows]) {
+  const auto* x = reinterpret_cast<const std::byte*>(tile.x) + at;
 #pragma GCC unroll 4
-  for (size_t r = 0; r < kRows; ++r) {
-#pragma GCC unroll 8
-    for (size_t c = 0; c < kTileCols; ++c) sums[r][c].raw = _mm512_permutexvar_ps(from, sums[r][c].raw);
-  }
+  for (size_t r = 0; r < kRows; ++r) xs[r] = _mm512_maskz_loadu_epi16(some, x + r * tile.pitch * sizeof(uint16_t));
 }
 
-// kRows rows of x times kN weight rows; kAhead rows are asked for.
 template <size_t kRows, size_t kN, size_t kAhead>
-HWY_NOINLINE void MultiplyTile(const Bf16Tile& of) {
-  const Bf16Tile tile = of;
+HWY_INLINE void MultiplyTile(const Bf16Tiles& tile) {
   Sums<kRows> sums;
   for (auto& row : sums) {
     for (TileV& sum : row) sum.raw = _mm512_setzero_ps();
   }
-  const size_t end = tile.lead + tile.k, whole = end / kStep * kStepBytes;
+  __m512i xs[kRows];
+  const size_t whole = tile.k / kStep * kStepBytes;
   size_t at = 0;  // bytes
   if (tile.lead != 0) {
-    AddStep<kRows, kN, kAhead>(tile, at, First(end) & ~First(tile.lead), sums);
+    const __mmask32 last = First(tile.lead);
+    LoadX<kRows>(tile, at, ~__mmask32{0}, xs);
+    AddStep<kRows, kN, kAhead>(
+        tile, at, xs,
+        [&](const std::byte* w) HWY_ATTR { return _mm512_mask_loadu_epi16(_mm512_maskz_loadu_epi16(~last, w), last, w + whole); },
+        sums);
     at += kStepBytes;
   }
 #pragma GCC unroll 2
-  for (; at < whole; at += kStepBytes) AddStep<kRows, kN, kAhead>(tile, at, ~__mmask32{0}, sums);
-  if (at < sizeof(uint16_t) * end) AddStep<kRows, kN, kAhead>(tile, at, First(end % kStep), sums);
-  // Half a vector needs no realignment: both halves are added first.
-  if (tile.lead % 16 != 0) Realign<kRows>(tile.lead, sums);
+  for (; at < whole; at += kStepBytes) {
+    LoadX<kRows>(tile, at, ~__mmask32{0}, xs);
+    AddStep<kRows, kN, kAhead>(tile, at, xs, [](const std::byte* w) HWY_ATTR { return _mm512_loadu_si512(w); }, sums);
+  }
+  if (tile.k % kStep != 0) {
+    const __mmask32 some = First(tile.k % kStep);
+    LoadX<kRows>(tile, at, some, xs);
+    AddStep<kRows, kN, kAhead>(
+        tile, at, xs, [&](const std::byte* w) HWY_ATTR { return _mm512_maskz_loadu_epi16(some, w); }, sums);
+  }
 #pragma GCC unroll 4
   for (size_t r = 0; r < kRows; ++r) {
     alignas(32) float lanes[kTileCols];
@@ -153,53 +169,70 @@ HWY_NOINLINE void MultiplyTile(const Bf16Tile& of) {
   }
 }
 
-template <size_t kRows, size_t kN>
-void MultiplyTileAhead(size_t n_ahead, const Bf16Tile& tile) {
-  if constexpr (kN == kCols) {
-    if (n_ahead == 1) return MultiplyTile<kRows, kN, 1>(tile);
-    if (n_ahead == 2) return MultiplyTile<kRows, kN, 2>(tile);
-    if (n_ahead == 3) return MultiplyTile<kRows, kN, 3>(tile);
-    if (n_ahead == 4) return MultiplyTile<kRows, kN, 4>(tile);
-    if (n_ahead == 8) return MultiplyTile<kRows, kN, 8>(tile);
+// kRows rows of x a tile, times kN weight rows; kAhead rows are asked for with every tile.
+template <size_t kRows, size_t kN, size_t kAhead>
+HWY_NOINLINE void MultiplyTiles(Bf16Tiles tile) {
+  for (size_t n = tile.n; n > 0; --n) {
+    MultiplyTile<kRows, kN, kAhead>(tile);
+    tile.x += kRows * tile.pitch;
+    tile.y += kRows * tile.y_stride;
+    tile.ahead += kAhead * tile.stride;
   }
-  MultiplyTile<kRows, kN, 0>(tile);
+}
+
+template <size_t kRows, size_t kN>
+void MultiplyTilesAhead(size_t n_ahead, const Bf16Tiles& tiles) {
+  if constexpr (kN == kCols) {
+    if (n_ahead == 1) return MultiplyTiles<kRows, kN, 1>(tiles);
+    if (n_ahead == 2) return MultiplyTiles<kRows, kN, 2>(tiles);
+    if (n_ahead == 3) return MultiplyTiles<kRows, kN, 3>(tiles);
+    if (n_ahead == 4) return MultiplyTiles<kRows, kN, 4>(tiles);
+    if (n_ahead == 8) return MultiplyTiles<kRows, kN, 8>(tiles);
+  }
+  MultiplyTiles<kRows, kN, 0>(tiles);
 }
 
 template <size_t kN>
-void MultiplyTileOf(size_t n_rows, size_t n_ahead, const Bf16Tile& tile) {
+void MultiplyTilesOf(size_t n_rows, size_t n_ahead, const Bf16Tiles& tiles) {
   static_assert(kBf16PanelStep == 3);
-  if (n_rows == 1) return MultiplyTileAhead<1, kN>(n_ahead, tile);
-  if (n_rows == 2) return MultiplyTileAhead<2, kN>(n_ahead, tile);
-  return MultiplyTileAhead<3, kN>(n_ahead, tile);
+  if (n_rows == 1) return MultiplyTilesAhead<1, kN>(n_ahead, tiles);
+  if (n_rows == 2) return MultiplyTilesAhead<2, kN>(n_ahead, tiles);
+  return MultiplyTilesAhead<3, kN>(n_ahead, tiles);
 }
 
-// kN weight rows from `first` on, times all of x. Meanwhile asks for as many that are multiplied after them, evenly: a
-// read from memory takes as long as hundreds of multiplications.
+// kN weight rows from `first` on, times all of x. Meanwhile asks for as many that are multiplied after them, evenly or
+// with the first tiles: a read from memory takes as long as hundreds of multiplications.
 template <size_t kN>
 void MultiplyColumns(const StripArgs& args, const Scratch& scratch, size_t first) {
   const size_t k_all = args.x.cols, n_tiles = CeilDiv(args.x.rows, kBf16PanelStep);
-  Bf16Tile tile = {};
-  tile.pitch = Pitch(k_all);
-  tile.stride = args.row_bytes;
-  tile.lead = *scratch.lead;
-  tile.y_stride = args.y.stride;
-  const std::byte* const w = args.w.data + first * args.row_bytes - sizeof(uint16_t) * tile.lead;
-  for (size_t k0 = 0; k0 == 0 || k0 < k_all; k0 += tile.k) {  // K = 0 still writes zeros
-    tile.k = std::min(Piece(k_all), k_all - k0);
-    tile.w = w + sizeof(uint16_t) * k0;
-    tile.add = k0 != 0;
-    const bool last_piece = k0 + tile.k >= k_all;
+  // Nearly equal tiles: one of few rows cannot fill the multipliers. The first n_wide have a row more.
+  const size_t rows = args.x.rows / n_tiles, n_wide = args.x.rows % n_tiles;
+  // The first n_eager tiles ask for a row more.
+  const size_t asks = kN / n_tiles, n_eager = kN % n_tiles;
+  Bf16Tiles tiles = {};
+  tiles.pitch = Pitch(k_all);
+  tiles.stride = args.row_bytes;
+  tiles.lead = *scratch.lead;
+  tiles.y_stride = args.y.stride;
+  const std::byte* const w = args.w.data + first * args.row_bytes - sizeof(uint16_t) * tiles.lead;
+  for (size_t k0 = 0; k0 == 0 || k0 < k_all; k0 += tiles.k) {  // K = 0 still writes zeros
+    tiles.k = std::min(Piece(k_all), k_all - k0);
+    tiles.w = w + sizeof(uint16_t) * k0;
+    tiles.add = k0 != 0;
+    const bool last_piece = k0 + tiles.k >= k_all;
     const bool last = last_piece && first + 2 * kN > args.first + args.n_rows;
-    const std::byte* const ahead = last_piece ? w + kN * tile.stride : tile.w + sizeof(uint16_t) * tile.k;
-    for (size_t t = 0, row = 0; t < n_tiles; ++t) {
-      // Nearly equal tiles: one of few rows cannot fill the multipliers.
-      const size_t rows = CeilDiv(args.x.rows - row, n_tiles - t);
-      const size_t asked = kN * t / n_tiles, n_ahead = last ? 0 : kN * (t + 1) / n_tiles - asked;
-      tile.ahead = ahead + asked * tile.stride;
-      tile.x = scratch.x + row * tile.pitch + k0;
-      tile.y = args.y.Row(row) + first;
-      MultiplyTileOf<kN>(rows, n_ahead, tile);
-      row += rows;
+    tiles.ahead = last_piece ? w + kN * tiles.stride : tiles.w + sizeof(uint16_t) * tiles.k;
+    tiles.x = scratch.x + k0;
+    tiles.y = args.y.Row(0) + first;
+    for (size_t t = 0; t < n_tiles; t += tiles.n) {
+      const bool wide = t < n_wide, eager = t < n_eager;
+      const size_t end = std::min(wide ? n_wide : n_tiles, eager ? n_eager : n_tiles);
+      const size_t n_rows = rows + (wide ? 1 : 0), n_ahead = last ? 0 : asks + (eager ? 1 : 0);
+      tiles.n = end - t;
+      MultiplyTilesOf<kN>(n_rows, n_ahead, tiles);
+      tiles.x += tiles.n * n_rows * tiles.pitch;
+      tiles.y += tiles.n * n_rows * tiles.y_stride;
+      tiles.ahead += tiles.n * n_ahead * tiles.stride;
     }
     if (k_all == 0) break;
   }
@@ -210,10 +243,11 @@ void MultiplyColumns(const StripArgs& args, const Scratch& scratch, size_t first
 void RunBf16StripTarget(const StripArgs& args, bool prepared) {
   NM_DCHECK(args.x.rows <= kBf16PanelRows);
   const Scratch scratch = LayOut(args.scratch);
-  if (!prepared) {
-    *scratch.lead = LeadOf(args);
+  const size_t lead = LeadOf(args);
+  if (!prepared || *scratch.lead != lead) {
+    *scratch.lead = lead;
     for (size_t r = 0; r < args.x.rows; ++r) {
-      RoundRow(args.XRow(r), args.x.cols, scratch.x + r * Pitch(args.x.cols) + *scratch.lead);
+      RoundRow(args.XRow(r), args.x.cols, lead, scratch.x + r * Pitch(args.x.cols));
     }
   }
   size_t n = 0;

@@ -257,9 +257,9 @@ TEST_P(MatMulTest, JobsThatShareActivationsGiveTheBitsOfJobsAlone) {
   }
 }
 
-// Rows that begin within a cache line are read line by line: neither what lies beside them nor where they begin may
-// change a bit. Two pieces of K among them.
-TEST_P(MatMulTest, WhereBfloat16WeightsBeginDoesNotChangeABit) {
+// Rows that begin within a cache line are read line by line: what lies beside them is not for the sums, and every row of
+// x gets the bits that it gets alone. Two pieces of K among them.
+TEST_P(MatMulTest, Bfloat16WeightsMayBeginAnywhere) {
   ThreadPool pool(1);
   MatMul matmul(pool, 2112, activations_);
   Random random(15);
@@ -268,8 +268,6 @@ TEST_P(MatMulTest, WhereBfloat16WeightsBeginDoesNotChangeABit) {
   for (const size_t k : {size_t{8}, size_t{32}, size_t{40}, size_t{64}, size_t{288}, size_t{2112}}) {
     for (const size_t m : {1u, 2u, 3u, 7u}) {
       Product p(random, DType::kBF16, m, 19, k);
-      const std::vector<float> want = RunAlone(matmul, p);
-      ExpectCloseToDouble(p, activations_);
       std::vector<std::byte> around(p.w.size() + 4 * kLine);
       const size_t to_line = (kLine - reinterpret_cast<uintptr_t>(around.data()) % kLine) % kLine;
       for (size_t offset = 0; offset < kLine; offset += 2) {
@@ -280,23 +278,37 @@ TEST_P(MatMulTest, WhereBfloat16WeightsBeginDoesNotChangeABit) {
         MatMulJob job = p.Job();
         job.w.data = w;
         matmul.Run({&job, 1});
-        ASSERT_EQ(p.Result(), want) << "k " << k << ", m " << m << ", offset " << offset;
+        ExpectCloseToDouble(p, activations_);
+        const std::vector<float> together = p.Result();
+        for (size_t row = 0; row < m; ++row) {
+          MatMulJob alone = job;
+          alone.x = {job.x.Row(row), 1, job.x.cols, job.x.stride};
+          alone.y = {job.y.Row(row), 1, job.y.cols, job.y.stride};
+          std::fill_n(alone.y.data, alone.y.cols, -77.0f);
+          matmul.Run({&alone, 1});
+        }
+        ASSERT_EQ(p.Result(), together) << "k " << k << ", m " << m << ", offset " << offset;
       }
     }
   }
 }
 
-// Gate and up may begin differently in a line, while what was made of their activations is shared.
+// Gate and up may begin differently in a line: what was made of their activations is shared only if they do not.
 TEST_P(MatMulTest, JobsThatShareActivationsMayBeginAnywhere) {
   ThreadPool pool(1);
   MatMul matmul(pool, 256, activations_);
   Random random(16);
   Product gate(random, DType::kBF16, 5, 24, 256), up(random, DType::kBF16, 5, 24, 256);
   up.x = gate.x;
-  const std::vector<float> want_gate = RunAlone(matmul, gate), want_up = RunAlone(matmul, up);
+  const std::vector<float> want_gate = RunAlone(matmul, gate);
   std::vector<std::byte> moved(up.w.size() + 64);
   for (size_t offset = 0; offset < 64; offset += 4) {
     std::memcpy(moved.data() + offset, up.w.data(), up.w.size());
+    MatMulJob alone = up.Job();
+    alone.w.data = moved.data() + offset;
+    matmul.Run({&alone, 1});
+    ExpectCloseToDouble(up, activations_);
+    const std::vector<float> want_up = up.Result();
     std::fill(gate.y.begin(), gate.y.end(), -77.0f);
     std::fill(up.y.begin(), up.y.end(), -77.0f);
     MatMulJob jobs[] = {gate.Job(), up.Job()};
@@ -338,13 +350,13 @@ TEST_P(MatMulTest, ChosenRowsGiveTheBitsOfThoseRows) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_K}) {
     for (const size_t m : {1u, 5u, 130u}) {
       Product all(random, dtype, 40, 70, 256), chosen(random, dtype, m, 70, 256);
-      chosen.w = all.w;
       const std::vector<float> want = RunAlone(matmul, all);
       std::vector<uint32_t> rows(m);
       for (uint32_t& row : rows) row = static_cast<uint32_t>(random.Below(all.m));
       MatMulJob job = chosen.Job();
       job.x = {all.x.data(), m, all.k, all.x_stride()};
       job.rows = rows.data();
+      job.w = all.Job().w;
       matmul.Run({&job, 1});
       const std::vector<float> got = chosen.Result();
       for (size_t i = 0; i < m; ++i) {
