@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/huge_pages.h"
 
 namespace npumoe {
 
@@ -36,6 +37,7 @@ Result<MappedFile> MappedFile::Open(const std::string& path) {
       ::close(fd);
       return MakeError(Code::kIo, "{}: cannot map {} bytes: {}", path, size, std::strerror(saved));
     }
+    PreferHugePages(address, size);
     file.bytes_ = {static_cast<const std::byte*>(address), size};
   }
   ::close(fd);

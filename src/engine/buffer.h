@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "base/huge_pages.h"
 #include "tensor/tensor.h"
 
 namespace npumoe {
@@ -15,6 +16,8 @@ class RowBuffer {
  public:
   void Allocate(size_t capacity_rows, size_t cols) {
     cols_ = cols;
+    data_.reserve(capacity_rows * cols);
+    PreferHugePages(data_.data(), data_.capacity() * sizeof(float));  // before anything is written
     data_.resize(capacity_rows * cols);
   }
   MatView Rows(size_t n_rows) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/huge_pages.h"
 #include "kernels/bf16_strip.h"
 #include "kernels/blas_strip.h"
 #include "kernels/integer_strip.h"
@@ -139,7 +140,11 @@ struct FreeAligned {
 };
 using Scratch = std::unique_ptr<float[], FreeAligned>;
 
-Scratch MakeScratch(size_t n) { return Scratch(new (std::align_val_t{64}) float[n]); }
+Scratch MakeScratch(size_t n) {
+  Scratch scratch(new (std::align_val_t{64}) float[n]);
+  PreferHugePages(scratch.get(), n * sizeof(float));
+  return scratch;
+}
 
 }  // namespace
 
