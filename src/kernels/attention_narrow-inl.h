@@ -85,12 +85,50 @@ HWY_INLINE void TransposeBlocks(const NarrowTile& t, size_t position, size_t n, 
   }
 }
 
+#if NM_SIMD_HAVE_F16 && HWY_TARGET != HWY_SCALAR
+
+// TransposeKeys of halves. Two at a time are moved as one word of 32 bits: half the shuffles, and nothing is unpacked
+// before. For dimensions in eights.
+HWY_INLINE void TransposeHalves(const NarrowTile& t, size_t position, size_t n, TilePrefetch& prefetch) {
+  const Floats d;
+  const hn::Rebind<uint32_t, Floats> du32;
+  const hn::Repartition<uint16_t, decltype(du32)> du16;
+  const hn::Repartition<hwy::float16_t, decltype(du32)> df16;
+  const hn::Half<decltype(df16)> half;
+  const auto* const first = reinterpret_cast<const uint16_t*>(t.keys) + position * t.dim;
+  const uint16_t* keys[kNarrowPositions];
+  for (size_t i = 0; i < kNarrowPositions; ++i) keys[i] = first + std::min(i, n - 1) * t.dim;
+  for (size_t lane = 0; lane < kNarrowPositions; lane += kLanes) {
+    float* to = t.transposed() + lane;
+    for (size_t k = 0; k < t.dim; k += 8) {
+      prefetch.Fetch(2 * t.prefetch_lines);
+      hn::Vec<decltype(du32)> words[4];
+      LoadColumns(du32, keys + lane, k, words);
+      for (size_t i = 0; i < 4; i += 2) {
+        const auto a = hn::BitCast(du16, words[i]), b = hn::BitCast(du16, words[i + 1]);
+        // Little endian: the first half is the lower one.
+        const auto even = hn::BitCast(df16, hn::ConcatEven(du16, b, a)), odd = hn::BitCast(df16, hn::ConcatOdd(du16, b, a));
+        hn::Store(hn::PromoteTo(d, hn::LowerHalf(half, even)), d, to);
+        hn::Store(hn::PromoteTo(d, hn::LowerHalf(half, odd)), d, to + kNarrowPositions);
+        hn::Store(hn::PromoteTo(d, hn::UpperHalf(half, even)), d, to + 2 * kNarrowPositions);
+        hn::Store(hn::PromoteTo(d, hn::UpperHalf(half, odd)), d, to + 3 * kNarrowPositions);
+        to += 4 * kNarrowPositions;
+      }
+    }
+  }
+}
+
+#endif
+
 // Transposes the keys of kNarrowPositions positions from `position` on; beyond the last one they repeat it.
 HWY_INLINE void TransposeKeys(const NarrowTile& t, size_t position, TilePrefetch& prefetch) {
   const Floats d;
   const float* keys[kNarrowPositions];
   const size_t n = std::min(kNarrowPositions, t.n_positions - position);
   if (t.dtype == DType::kQ8_0) return TransposeBlocks(t, position, n, prefetch);
+#if NM_SIMD_HAVE_F16 && HWY_TARGET != HWY_SCALAR
+  if (t.dtype == DType::kF16 && t.dim % 8 == 0) return TransposeHalves(t, position, n, prefetch);
+#endif
   const float* first = reinterpret_cast<const float*>(t.keys) + position * t.dim;
   if (t.dtype == DType::kF16) {
     UnpackRows(t.dtype, t.keys + position * t.dim * 2, n, t.dim, t.memory);
@@ -136,10 +174,10 @@ HWY_INLINE void NarrowScores(const NarrowTile& t, size_t position, TilePrefetch&
   }
 }
 
-// Scores of one row become exp(score - max), zero where the row does not see. Moves max and sum on and returns what
-// the earlier sum and out are to be scaled by.
-HWY_INLINE float NarrowProbabilities(float* scores, size_t first_seen, size_t end_seen, size_t n_positions, float& max,
-                                     float& sum) {
+// Scores of one row become exp(score - max), zero where the row does not see. Moves max on and returns what the earlier
+// sum and out are to be scaled by.
+HWY_INLINE float NarrowProbabilities(float* scores, size_t first_seen, size_t end_seen, size_t n_positions,
+                                     float& max) {
   const Floats d;
   const size_t n = RoundUp(n_positions, kLanes);
   std::fill(scores, scores + std::min(first_seen, n), kMinusInf);
@@ -151,19 +189,31 @@ HWY_INLINE float NarrowProbabilities(float* scores, size_t first_seen, size_t en
   for (size_t i = 0; i < n; i += kLanes) {
     hn::Store(Exp(d, hn::Sub(hn::Load(d, scores + i), pivot)), d, scores + i);
   }
-  float tile_sum = 0.0f;
-  for (size_t i = 0; i < n_positions; ++i) tile_sum += scores[i];
   const FloatVec rescale = Exp(d, hn::Sub(hn::Set(d, max), pivot));
-  sum = hn::GetLane(hn::MulAdd(hn::Set(d, sum), rescale, hn::Set(d, tile_sum)));
   max = hn::GetLane(new_max);
   return hn::GetLane(rescale);
 }
 
-// A vector of one position's values from dimension `k` on; zeros beyond the last dimension.
-template <DType kType>
+// sum = sum * rescale + the probabilities, position after position; all rows at a time, for each addition waits for the
+// one before.
+template <size_t kN>
+HWY_INLINE void AddProbabilities(const NarrowTile& t, size_t n_rows, const float* rescale, float* sum) {
+  const Floats d;
+  float of_tile[kN] = {};
+  for (size_t position = 0; position < t.n_positions; ++position) {
+    for (size_t row = 0; row < kN; ++row) of_tile[row] += t.scores[row * kTilePositions + position];
+  }
+  for (size_t row = 0; row < n_rows; ++row) {
+    sum[row] = hn::GetLane(hn::MulAdd(hn::Set(d, sum[row]), hn::Set(d, rescale[row]), hn::Set(d, of_tile[row])));
+  }
+}
+
+// A vector of one position's values from dimension `k` on; zeros beyond the last dimension, unless kWhole says that
+// there is nothing beyond.
+template <DType kType, bool kWhole>
 HWY_INLINE FloatVec LoadValues(const NarrowTile& t, size_t position, size_t k) {
   const Floats d;
-  const size_t at = position * t.dim + k, left = t.dim - k;
+  const size_t at = position * t.dim + k, left = kWhole ? kLanes : t.dim - k;
   if constexpr (kType == DType::kF32) return LoadPart(d, reinterpret_cast<const float*>(t.values) + at, left);
   if constexpr (kType == DType::kQ8_0) {
     const size_t block = at / kBlockElems;
@@ -183,7 +233,7 @@ HWY_INLINE FloatVec LoadValues(const NarrowTile& t, size_t position, size_t k) {
 }
 
 // out = out * rescale + probabilities * values, for kN rows and kWide vectors of dimensions.
-template <size_t kN, size_t kWide, DType kType>
+template <size_t kN, size_t kWide, DType kType, bool kWhole>
 HWY_INLINE void NarrowValues(const NarrowTile& t, size_t k, const float* rescale, TilePrefetch& prefetch) {
   const Floats d;
   FloatVec acc[kN][kWide];
@@ -195,7 +245,8 @@ HWY_INLINE void NarrowValues(const NarrowTile& t, size_t k, const float* rescale
   for (size_t position = 0; position < t.n_positions; ++position) {
     if (position % 4 == 0) prefetch.Fetch(t.prefetch_lines);
     FloatVec value[kWide];
-    for (size_t v = 0; v < kWide; ++v) value[v] = LoadValues<kType>(t, position, k + v * kLanes);
+#pragma GCC unroll 4
+    for (size_t v = 0; v < kWide; ++v) value[v] = LoadValues<kType, kWhole>(t, position, k + v * kLanes);
     for (size_t i = 0; i < kN; ++i) {
       const FloatVec weight = hn::Set(d, t.scores[i * kTilePositions + position]);
       for (size_t v = 0; v < kWide; ++v) acc[i][v] = hn::MulAdd(weight, value[v], acc[i][v]);
@@ -211,8 +262,10 @@ template <size_t kN, DType kType>
 HWY_INLINE void AddNarrowValues(const NarrowTile& t, const float* rescale, TilePrefetch& prefetch) {
   constexpr size_t kWide = std::min<size_t>((kBroadcasts == 8 ? 16 : 8) / kN, 4);  // 8 or 16 accumulators
   size_t k = 0;
-  for (; k + kWide * kLanes <= t.dim; k += kWide * kLanes) NarrowValues<kN, kWide, kType>(t, k, rescale, prefetch);
-  for (; k < t.dim; k += kLanes) NarrowValues<kN, 1, kType>(t, k, rescale, prefetch);
+  for (; k + kWide * kLanes <= t.dim; k += kWide * kLanes) {
+    NarrowValues<kN, kWide, kType, /*kWhole=*/true>(t, k, rescale, prefetch);
+  }
+  for (; k < t.dim; k += kLanes) NarrowValues<kN, 1, kType, /*kWhole=*/false>(t, k, rescale, prefetch);
 }
 
 // kN is the number of rows, rounded up to what there is code for; the rows that fill up repeat the last one.
@@ -226,8 +279,9 @@ HWY_NOINLINE void AttendNarrow(const NarrowTile& t, size_t n_rows, const size_t*
   float rescale[kN] = {};
   for (size_t row = 0; row < n_rows; ++row) {
     rescale[row] = NarrowProbabilities(t.scores + row * kTilePositions, first_seen[row], end_seen[row], t.n_positions,
-                                       state.max[row], state.sum[row]);
+                                       state.max[row]);
   }
+  AddProbabilities<kN>(t, n_rows, rescale, state.sum);
   if (t.dtype == DType::kQ8_0) {
     BlockScales(reinterpret_cast<const BlockQ8_0*>(t.values), t.n_positions * (t.dim / kBlockElems), t.value_scales());
     AddNarrowValues<kN, DType::kQ8_0>(t, rescale, prefetch);
