@@ -107,7 +107,8 @@ HWY_INLINE void TransposeHalves(const NarrowTile& t, size_t position, size_t n, 
       for (size_t i = 0; i < 4; i += 2) {
         const auto a = hn::BitCast(du16, words[i]), b = hn::BitCast(du16, words[i + 1]);
         // Little endian: the first half is the lower one.
-        const auto even = hn::BitCast(df16, hn::ConcatEven(du16, b, a)), odd = hn::BitCast(df16, hn::ConcatOdd(du16, b, a));
+        const auto even = hn::BitCast(df16, hn::ConcatEven(du16, b, a)),
+                   odd = hn::BitCast(df16, hn::ConcatOdd(du16, b, a));
         hn::Store(hn::PromoteTo(d, hn::LowerHalf(half, even)), d, to);
         hn::Store(hn::PromoteTo(d, hn::LowerHalf(half, odd)), d, to + kNarrowPositions);
         hn::Store(hn::PromoteTo(d, hn::UpperHalf(half, even)), d, to + 2 * kNarrowPositions);

@@ -144,14 +144,16 @@ HWY_INLINE void MultiplyTile(const Bf16Tiles& tile) {
     LoadX<kRows>(tile, at, ~__mmask32{0}, xs);
     AddStep<kRows, kN, kAhead>(
         tile, at, xs,
-        [&](const std::byte* w) HWY_ATTR { return _mm512_mask_loadu_epi16(_mm512_maskz_loadu_epi16(~last, w), last, w + whole); },
+        [&](const std::byte* w)
+            HWY_ATTR { return _mm512_mask_loadu_epi16(_mm512_maskz_loadu_epi16(~last, w), last, w + whole); },
         sums);
     at += kStepBytes;
   }
 #pragma GCC unroll 2
   for (; at < whole; at += kStepBytes) {
     LoadX<kRows>(tile, at, ~__mmask32{0}, xs);
-    AddStep<kRows, kN, kAhead>(tile, at, xs, [](const std::byte* w) HWY_ATTR { return _mm512_loadu_si512(w); }, sums);
+    AddStep<kRows, kN, kAhead>(
+        tile, at, xs, [](const std::byte* w) HWY_ATTR { return _mm512_loadu_si512(w); }, sums);
   }
   if (tile.k % kStep != 0) {
     const __mmask32 some = First(tile.k % kStep);

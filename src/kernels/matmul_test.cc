@@ -257,8 +257,8 @@ TEST_P(MatMulTest, JobsThatShareActivationsGiveTheBitsOfJobsAlone) {
   }
 }
 
-// Rows that begin within a cache line are read line by line: what lies beside them is not for the sums, and every row of
-// x gets the bits that it gets alone. Two pieces of K among them.
+// Rows that begin within a cache line are read line by line: what lies beside them is not for the sums, and every row
+// of x gets the bits that it gets alone. Two pieces of K among them.
 TEST_P(MatMulTest, Bfloat16WeightsMayBeginAnywhere) {
   ThreadPool pool(1);
   MatMul matmul(pool, 2112, activations_);
