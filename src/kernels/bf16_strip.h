@@ -2,10 +2,12 @@
 // y = x * W^T for bfloat16 weights with x rounded to bfloat16, on CPUs with AVX512-BF16.
 //
 // Definition. x is rounded to nearest even, 8 bits of significand. K is cut into equal pieces of at most kBf16Piece,
-// whole 32 elements each but the last; a piece is a list of words of two elements. Word i is summed by vdpbf16ps in f32
-// accumulator i % 16, each from zero and in ascending order, and the accumulators are added together as SumLanes of
-// tile-inl.h does it; y is the sum of the pieces, in ascending order. The same bits for every way of computing it (many
-// rows or one, any other rows, wherever in a cache line the weights begin).
+// whole 32 elements each but the last; a piece is a list of words of two elements. Where all weight rows begin `lead`
+// elements behind a cache line (LeadOf in bf16_strip.cc: whole words, and only if K is a multiple of 32) the list is
+// turned so that the last lead / 2 words come first. Word i is then summed by vdpbf16ps in f32 accumulator i % 16, each
+// from zero and in ascending order, and the accumulators are added together as SumLanes of tile-inl.h does it; y is the
+// sum of the pieces, in ascending order. The same bits for every way of computing it (many rows or one, any other
+// rows); the same weights elsewhere in a cache line may differ by f32 rounding.
 //
 // Error: 2^-9 |x w| per product for the rounding of x, unrelated between elements; sums as any f32 sum of K terms.
 // Subnormal numbers of x and w count as zero.
