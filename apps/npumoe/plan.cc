@@ -96,6 +96,10 @@ std::string Summary(const PlanDocument& plan, const PlanFlags& flags, const Stat
          NamedLine(12, "placement",
                    fmt::format("{}, {}, for {}, overflow {}, MoE batches of {} tokens", plan.placement, plan.order, o.objective, o.mode,
                                plan.batch_tokens)) +
+         (plan.whole_tokens == 0
+              ? std::string()
+              : NamedLine(12, "short", fmt::format("batches of up to {} tokens go through as one, not in halves",
+                                                   plan.whole_tokens))) +
          NamedLine(12, "statistics", stats.path.empty() ? "none: experts count as equally popular" : stats.path) +
          NamedLine(12, "weights",
                    fmt::format("experts {}, attention {}", plan.expert_weights, plan.attention_weights)) +
@@ -115,6 +119,7 @@ std::string JsonSummary(const PlanDocument& plan, const PlanFlags& flags, const 
                                  {"calibrated", plan.calibrated},
                                  {"stats", text(stats.path)},
                                  {"batch_tokens", plan.batch_tokens},
+                                 {"whole_tokens", plan.whole_tokens},
                                  {"n_programs", plan.n_programs},
                                  {"program_bytes", plan.program_bytes},
                                  {"n_npu_experts", plan.n_npu_experts},

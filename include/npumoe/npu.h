@@ -37,7 +37,7 @@ struct RunReport {
   std::string note;                 // what a user should know about how the device ran; empty for nothing
   std::string plan_refused;         // why the model's own plan was not taken; empty when it was, or there is none
   std::string plan;                 // where the plan came from, "made for this run" or a path
-  std::string order;                // of its prefill: layer-major, chunk-major, wavefront
+  std::string order;                // of its prefill: layer-major, chunk-major, wavefront (when a batch went in halves)
   std::vector<LayerReport> layers;  // [n_layers]
   double prefill_seconds = 0;       // from the first prompt token to the logits after the last
   uint64_t unfinished = 0;          // prefills that were stopped or failed: the figures hold what they did until then

@@ -54,6 +54,7 @@ struct PlanDocument {
   uint64_t n_programs = 0, program_bytes = 0;
   uint64_t n_npu_experts = 0, n_cpu_experts = 0;     // of all layers
   uint32_t batch_tokens = 0;                         // tokens whose experts run together
+  uint32_t whole_tokens = 0;  // of a wavefront: batches of up to so many go through as one; 0: none of two chunks
   double expected_seconds = 0, expected_joules = 0;  // simulated, for one batch; see `reasons`
   std::string expert_weights, attention_weights;     // the formats taken
   std::vector<WeightErrorRow> weight_errors;         // of every format, when they were measured

@@ -69,7 +69,7 @@ Status Forward::Run(std::span<const int32_t> tokens, size_t first_position, cons
   NM_CHECK(n_logit_rows <= tokens.size());
   Embed(tokens);
   attention_.SetPositions(long_rope ? long_rope_ : short_rope_, first_position, tokens.size());
-  const size_t n_first = npu == nullptr ? tokens.size() : npu->FirstHalf(tokens.size());
+  const size_t n_first = npu == nullptr ? tokens.size() : npu->BeginBatch(tokens.size());
   if (n_first < tokens.size()) {
     NM_TRY(RunHalves(tokens.size(), n_first, first_position, kv, n_logit_rows, progress, *npu));
   } else {

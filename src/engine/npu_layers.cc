@@ -29,7 +29,8 @@ NpuLayers::NpuLayers(const Model& model, Plan plan, std::unique_ptr<NpuDevice> d
 void NpuLayers::BeginPrefill(RunReport& report, Trace* trace) {
   report.npu = spec().name;
   report.note = device_->Note();
-  report.order = ToString(plan_.order);
+  report_ = &report;
+  report.order = ToString(plan_.order == PrefillOrder::kWavefront ? PrefillOrder::kLayerMajor : plan_.order);
   report.layers.resize(config_.n_layers);
   clock_.Attach(&report, trace);
   clock_.BeginPrefill();
@@ -37,6 +38,12 @@ void NpuLayers::BeginPrefill(RunReport& report, Trace* trace) {
     if (!programs_.Preload(layer)) break;
   }
   loaded_ = true;
+}
+
+size_t NpuLayers::BeginBatch(size_t n_tokens) {
+  const size_t first_half = FirstHalf(plan_, static_cast<uint32_t>(n_tokens));
+  if (first_half < n_tokens) report_->order = ToString(PrefillOrder::kWavefront);
+  return first_half;
 }
 
 void NpuLayers::EndPrefill(size_t n_logit_rows) {

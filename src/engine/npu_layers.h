@@ -46,10 +46,8 @@ class NpuLayers {
   // `n_logit_rows` rows of logits were computed on the CPU.
   void EndPrefill(size_t n_logit_rows);
 
-  // Of so many tokens, those of the first half; all when the plan has no halves in flight.
-  size_t FirstHalf(size_t n_tokens) const {
-    return npumoe::FirstHalf(plan_.order, plan_.chunk_tokens, static_cast<uint32_t>(n_tokens));
-  }
+  // Begins a batch of a prefill. Returns how many of its tokens are the first half; all when it goes through as one.
+  size_t BeginBatch(size_t n_tokens);
 
   using AttentionRows = NpuAttention::Rows;
   // x += attention(norm(x)), keys and values stored.
@@ -73,6 +71,7 @@ class NpuLayers {
   NpuAttention attention_;
   NpuExperts experts_;
   bool loaded_ = false;
+  RunReport* report_ = nullptr;
 };
 
 }  // namespace npumoe

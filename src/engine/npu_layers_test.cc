@@ -415,6 +415,40 @@ TEST_P(NpuLayersTest, AWavefrontComputesTheSameInLessTime) {
   EXPECT_LT(halves.prefill_seconds, 0.95 * in_turn.prefill_seconds);  // few layers: the first and last step hide nothing
 }
 
+// One plan, three prompts' worth of batches: as one, in halves, and one of each.
+TEST_P(NpuLayersTest, AShortBatchOfAWavefrontGoesThroughAsOne) {
+  Plan plan = RandomPlan(config(), 3);
+  plan.chunk_tokens = 32;
+  plan.moe_batch_tokens = kTokens;
+  plan.per_run_capacity = false;  // the same capacities and hence the same bits either way
+  for (LayerPlan& layer : plan.layers) {
+    layer.attention = AttentionPlace::kNpu;
+    for (ExpertGroup& group : layer.groups) group.capacities = {160};  // everything of a batch
+  }
+  const auto run = [&](PrefillOrder order, uint32_t whole_tokens, RunReport& report) {
+    plan.order = order;
+    plan.whole_tokens = whole_tokens;
+    return Logits(&plan, M2Max(), &report);
+  };
+  RunReport in_turn, as_one, halves, first_in_halves;
+  const auto wanted = run(PrefillOrder::kLayerMajor, 0, in_turn);
+  EXPECT_EQ(run(PrefillOrder::kWavefront, kTokens, as_one), wanted);
+  EXPECT_EQ(run(PrefillOrder::kWavefront, kTokens - 1, halves), wanted);
+  plan.moe_batch_tokens = 96;  // and 54
+  EXPECT_EQ(run(PrefillOrder::kWavefront, 54, first_in_halves), wanted);
+
+  EXPECT_EQ(in_turn.order, "layer-major");
+  EXPECT_EQ(as_one.order, "layer-major");
+  EXPECT_EQ(as_one.Experts().dispatches, in_turn.Experts().dispatches);
+  EXPECT_DOUBLE_EQ(as_one.Experts().npu_seconds, in_turn.Experts().npu_seconds);
+  EXPECT_EQ(halves.order, "wavefront");
+  EXPECT_GT(halves.Experts().dispatches, as_one.Experts().dispatches);
+  EXPECT_EQ(first_in_halves.order, "wavefront");
+  RunReport both_in_halves;
+  EXPECT_EQ(run(PrefillOrder::kWavefront, 0, both_in_halves), wanted);
+  EXPECT_GT(both_in_halves.Experts().dispatches, first_in_halves.Experts().dispatches);
+}
+
 TEST_P(NpuLayersTest, AWavefrontSurvivesADeviceThatFailsAnywhere) {
   const auto cpu = Logits(nullptr, nullptr);
   Plan plan = RandomPlan(config(), 3);

@@ -235,6 +235,7 @@ Result<PlanDocument> MakePlanDocument(const std::string& model_path, std::string
   document.expected_seconds = plan.expected_seconds;
   document.expected_joules = plan.expected_joules;
   document.batch_tokens = plan.moe_batch_tokens;
+  document.whole_tokens = plan.whole_tokens;
   document.expert_weights = ToString(plan.expert_weights);
   document.attention_weights = ToString(plan.attention_weights);
   if (errors) document.weight_errors = ErrorRows(*errors);

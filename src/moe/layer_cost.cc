@@ -198,7 +198,9 @@ LayerCost LayerCoster::Of(const LayerPlan& layer) const {
     return views;
   }();
   RunChoice choice;
-  for (uint32_t scenario = 0; scenario < LoadScenarios::kCount && !layer.groups.empty(); ++scenario) {
+  // Without groups there is nothing to choose; but each of several runs waits for the longer of its own sides.
+  const bool any_sides = !layer.groups.empty() || runs_.beside.size() > 1;
+  for (uint32_t scenario = 0; scenario < LoadScenarios::kCount && any_sides; ++scenario) {
     // Overflow is priced as work for the CPU in every mode: a row that pruning drops is not free either.
     ChooseRun(layer, scenarios_.At(scenario), times, cpu_, per_run_capacity_, /*spill=*/true,
               runs_.beside[scenario % runs_.beside.size()], joule_price_, choice);

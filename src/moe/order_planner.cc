@@ -5,12 +5,13 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <numeric>
 #include <tuple>
 
 #include "base/check.h"
 #include "moe/attention_plan.h"
+#include "moe/batch_cost.h"
+#include "moe/batch_loads.h"
 #include "moe/half_range.h"
 #include "moe/layer_cost.h"
 #include "moe/layer_search.h"
@@ -79,7 +80,6 @@ class Planner {
   void PlanAttention();
   void SwitchAttention();
   Status ReadLoads();
-  Result<size_t> CalibratedChunk(uint32_t tokens) const;
   Status FindRules();
   void PlanExperts();
   void ScaleExperts();
@@ -243,42 +243,14 @@ void Planner::SwitchAttention() {
   }
 }
 
-// The calibrated length nearest to `tokens` by ratio (of equals the longer) at which every MoE layer has a chunk.
-Result<size_t> Planner::CalibratedChunk(uint32_t tokens) const {
-  size_t best = stats_.chunk_tokens.size();
-  double least = 0;
-  for (size_t i = 0; i < stats_.chunk_tokens.size(); ++i) {
-    bool seen = stats_.chunk_tokens[i] > 0;
-    for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
-      if (!config_.IsMoeLayer(layer)) continue;
-      const auto& experts = stats_.layers[layer].loads[i];
-      seen = seen && std::any_of(experts.begin(), experts.end(), [](const LoadHistogram& h) { return !h.empty(); });
-    }
-    if (!seen) continue;
-    const double distance = std::fabs(std::log(static_cast<double>(stats_.chunk_tokens[i]) / tokens));
-    if (best == stats_.chunk_tokens.size() || distance <= least) best = i, least = distance;
-  }
-  if (best < stats_.chunk_tokens.size()) return best;
-  return MakeError(Code::kInvalidArgument,
-                   "routing statistics: no chunk of any length in some layer: calibrate with "
-                   "more text");
-}
-
 Status Planner::ReadLoads() {
-  NM_TRY_VAR(const size_t index, CalibratedChunk(run_tokens_));
-  const uint32_t calibrated = stats_.chunk_tokens[index];
-  const double ratio = static_cast<double>(run_tokens_) / calibrated;
-  plan_histograms_.resize(config_.n_layers);
-  for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
-    if (!config_.IsMoeLayer(layer)) continue;
-    for (const LoadHistogram& histogram : stats_.layers[layer].loads[index]) {
-      plan_histograms_[layer].push_back(calibrated == run_tokens_ ? histogram
-                                                                  : ScaleLoads(histogram, ratio, run_tokens_));
-    }
-  }
-  if (calibrated != run_tokens_) {
-    Say("loads of {} tokens are scaled from the nearest calibrated length of {}, {}", run_tokens_, calibrated,
-        ratio > 1 ? "with the same relative spread" : "with the spread of independent tokens");
+  NM_TRY_VAR(BatchLoads loads, LoadsOf(config_, stats_, run_tokens_));
+  plan_histograms_ = std::move(loads.histograms);
+  if (loads.calibrated_tokens != run_tokens_) {
+    Say("loads of {} tokens are scaled from the nearest calibrated length of {}, {}", run_tokens_,
+        loads.calibrated_tokens,
+        run_tokens_ > loads.calibrated_tokens ? "with the same relative spread"
+                                              : "with the spread of independent tokens");
   }
   return Ok{};
 }
@@ -370,21 +342,15 @@ void Planner::RepriceJoules() {
 
 // With its attention where it is now.
 LayerCoster Planner::CosterOf(uint32_t layer) const {
-  ExpertRuns runs;
-  runs.beside[0].cpu = CpuFfnSeconds(config_, spec_, config_.shared_expert_dim, run_tokens_);
-  if (const uint32_t other_tokens = batch_tokens_ - run_tokens_; other_tokens > 0) {
-    runs.beside.push_back({0, CpuFfnSeconds(config_, spec_, config_.shared_expert_dim, other_tokens)});
-    // The first half's experts run beside the second half's attention, and the other way round.
-    const AttentionSides& sides = attention_sides_[layer];
-    const auto add = [&](RunOption& run, double attention, uint32_t n_tokens, uint32_t n_attention_tokens) {
-      run.npu += attention;
-      run.cpu += ExpertScatterSeconds(config_, spec_, n_tokens) +
-                 AttentionCopySeconds(config_, spec_, n_attention_tokens);
-    };
-    if (plan().layers[layer].attention == AttentionPlace::kNpu) {
-      add(runs.beside[0], sides.npu.npu_seconds - sides.npu_first_half, run_tokens_, other_tokens);
-      add(runs.beside[1], sides.npu_first_half, other_tokens, run_tokens_);
-    }
+  const uint32_t other_tokens = batch_tokens_ - run_tokens_;
+  const bool beside = other_tokens > 0 && plan().layers[layer].attention == AttentionPlace::kNpu;
+  // The first half's experts run beside the second half's attention, and the other way round.
+  const AttentionSides& sides = attention_sides_[layer];
+  ExpertRuns runs{{BesideExperts(config_, spec_, run_tokens_,
+                                 beside ? sides.npu.npu_seconds - sides.npu_first_half : 0, beside ? other_tokens : 0)}};
+  if (other_tokens > 0) {
+    runs.beside.push_back(BesideExperts(config_, spec_, other_tokens, beside ? sides.npu_first_half : 0,
+                                        beside ? run_tokens_ : 0));
   }
   return LayerCoster(config_, plan_histograms_[layer], spec_, plan().expert_weights, plan().per_run_capacity,
                      plan().joule_price, std::move(runs));

@@ -240,6 +240,10 @@ uint32_t FirstHalf(PrefillOrder order, uint32_t chunk_tokens, uint32_t n_tokens)
   return std::min((n_chunks + 1) / 2 * chunk_tokens, n_tokens);
 }
 
+uint32_t FirstHalf(const Plan& plan, uint32_t n_tokens) {
+  return n_tokens <= plan.whole_tokens ? n_tokens : FirstHalf(plan.order, plan.chunk_tokens, n_tokens);
+}
+
 std::string ToJson(const Plan& plan) {
   json layers = json::array();
   for (const LayerPlan& layer : plan.layers) layers.push_back(ToJson(layer));
@@ -262,7 +266,8 @@ std::string ToJson(const Plan& plan) {
                       {"placement", ToString(plan.placement)},
                       {"spec_hash", plan.spec_hash},
                       {"stats_hash", plan.stats_hash},
-                      {"version", plan.version}};
+                      {"version", plan.version},
+                      {"whole_tokens", plan.whole_tokens}};
   return document.dump(1) + "\n";
 }
 
@@ -285,6 +290,10 @@ Result<Plan> ParsePlan(std::string_view text, std::string_view name) {
   NM_TRY_VAR(plan.moe_batch_tokens, fields.Uint("moe_batch_tokens"));
   NM_TRY_VAR(plan.kv_buckets, fields.Uints("kv_buckets", kMaxKvBuckets));
   NM_TRY_VAR(plan.order, fields.Enum("order", kOrders));
+  // Plans from before there was a choice have none.
+  if (document.contains("whole_tokens")) {
+    NM_TRY_VAR(plan.whole_tokens, fields.Uint("whole_tokens"));
+  }
   NM_TRY_VAR(plan.mode, fields.Enum("mode", kModes));
   NM_TRY_VAR(plan.objective, fields.Enum("objective", kObjectives));
   NM_TRY_VAR(plan.per_run_capacity, fields.Bool("per_run_capacity"));

@@ -66,6 +66,9 @@ struct Plan {
   uint32_t moe_batch_tokens = 4096;  // tokens per MoE batch; of both halves in a wavefront
   std::vector<uint32_t> kv_buckets;  // ascending lengths of the cache an attention program is compiled for
   PrefillOrder order = PrefillOrder::kLayerMajor;
+  // Of a wavefront: batches of up to so many tokens go through as one, as in order layer-major; 0: every batch of more
+  // than one chunk goes in halves.
+  uint32_t whole_tokens = 0;
   OverflowMode mode = OverflowMode::kExact;
   Objective objective = Objective::kTime;
   bool per_run_capacity = true;  // choose capacity and placement per run, after the counts are known
@@ -80,6 +83,8 @@ struct Plan {
 // Of `n_tokens` that go through all layers together, those of the first half: whole chunks, the odd one with them. All
 // of them when the order is another or a single chunk holds them.
 uint32_t FirstHalf(PrefillOrder order, uint32_t chunk_tokens, uint32_t n_tokens);
+// The same for one batch of a plan, which may take short ones as one: what runs and what is simulated ask this.
+uint32_t FirstHalf(const Plan& plan, uint32_t n_tokens);
 
 std::string ToJson(const Plan& plan);
 Result<Plan> ParsePlan(std::string_view json, std::string_view name);

@@ -3,14 +3,12 @@
 
 #include "base/check.h"
 #include "graph/hash.h"
+#include "moe/batch_cost.h"
 #include "moe/order_planner.h"
 
 namespace npumoe {
 namespace {
 
-// What a wavefront may spend to be faster, when the objective is time and nobody asked for it by name: the CPU's work is
-// the dearest there is, and it would double some models' energy for a seventh of the time.
-constexpr double kMostWavefrontEnergy = 1.25;
 constexpr int kPriceAttempts = 4;
 
 Status CheckRequest(const ModelConfig& config, const NpuSpec& spec, const PlanRequest& request) {
@@ -64,18 +62,6 @@ Status CheckStats(const ModelConfig& config, const RoutingStats& stats) {
   return Ok{};
 }
 
-double Worth(const PlanCost& cost, Objective objective) {
-  switch (objective) {
-    case Objective::kTime:
-      return cost.seconds;
-    case Objective::kEnergy:
-      return cost.joules;
-    case Objective::kEnergyDelay:
-      return cost.seconds * cost.joules;
-  }
-  return cost.seconds;
-}
-
 std::string Figures(const PlanCost& cost) { return fmt::format("{:.4f} s and {:.4f} J", cost.seconds, cost.joules); }
 
 // The wavefront that the objective likes better than `whole`, or that. Time has its price: more energy than
@@ -113,7 +99,15 @@ Result<PlanWithReasons> FasterInHalves(const ModelConfig& config, const RoutingS
     }
     price = (cheap + dear) / 2;
   }
-  reasons.push_back(fmt::format("order {}: taken (simulated, {})", ToString(best.made.plan.order), spec.name));
+  Plan& plan = best.made.plan;
+  reasons.push_back(fmt::format("order {}: taken (simulated, {})", ToString(plan.order), spec.name));
+  if (plan.order == PrefillOrder::kWavefront) {
+    NM_TRY_VAR(plan.whole_tokens, WholeTokens(config, stats, spec, plan, go_on));
+    if (plan.whole_tokens > 0) {
+      reasons.push_back(fmt::format("batches of up to {} tokens go through as one: in halves they would be no better",
+                                    plan.whole_tokens));
+    }
+  }
   best.made.reasons.insert(best.made.reasons.end(), reasons.begin(), reasons.end());
   return std::move(best.made);
 }

@@ -75,8 +75,9 @@ class Prefill {
     uint32_t n_units = 0;
     for (uint32_t first = 0; first < prompt_.n_tokens; first += unit, ++n_units) {
       const Tokens all{first, std::min(prompt_.n_tokens, first + unit)};
-      const uint32_t half = FirstHalf(plan_.order, plan_.chunk_tokens, all.size());
+      const uint32_t half = FirstHalf(plan_, all.size());
       if (half < all.size()) {
+        any_halves_ = true;
         Wavefront({{{first, first + half}, {first + half, all.last}}}, first == 0 ? drawn_layer : config_.n_layers);
         continue;
       }
@@ -323,7 +324,8 @@ class Prefill {
       }
       for (const size_t bytes : ProgramBytes(plan_.layers[layer])) p.bytes.push_back(bytes);
     }
-    const LoadCost loads = ExpectedLoads(layer_seconds_, spec_, plan_.order);
+    const bool as_one = plan_.order == PrefillOrder::kWavefront && !any_halves_;
+    const LoadCost loads = ExpectedLoads(layer_seconds_, spec_, as_one ? PrefillOrder::kLayerMajor : plan_.order);
     out_.times.load = n_units * loads.wait_seconds;
     out_.times.bound += out_.times.load;
     out_.times.joules += n_units * loads.load_seconds * spec_.watts_base.value;
@@ -364,6 +366,7 @@ class Prefill {
   RunChoice choice_;
   double now_ = 0;  // since the layer's begin
   bool draw_ = false;
+  bool any_halves_ = false;  // of a batch, in flight
   SimulatedPrefill out_;
 };
 

@@ -194,6 +194,28 @@ TEST(SimulatePrefill, AWavefrontOfOneChunkIsABatch) {
   EXPECT_EQ(one.Run().times.Seconds(), whole.times.Seconds());
 }
 
+// Four chunks, as one batch of a plan that takes as many in halves or not.
+TEST(SimulatePrefill, AShortBatchOfAWavefrontGoesThroughAsOne) {
+  OneLayer one({40, 30, 50, 8});
+  one.prompt.loads = {{{40, 30, 50, 8}, {20, 20, 44, 44}, {10, 10, 100, 8}, {64, 64, 0, 0}}};
+  one.prompt.n_tokens = 256;
+  one.plan.moe_batch_tokens = 256;
+  one.plan.kv_buckets = {0, 64, 128, 192};
+  one.plan.layers[0].groups = {{{0, 1}, {32, 64, 128}}, {{2}, {64, 128}}};
+  one.plan.layers[0].cpu_experts = {3};
+  const SimulatedPrefill whole = one.Run();
+  one.plan.order = PrefillOrder::kWavefront;
+  const SimulatedPrefill halves = one.Run();
+  EXPECT_NE(halves.times.Seconds(), whole.times.Seconds());
+  one.plan.whole_tokens = 255;
+  EXPECT_EQ(one.Run().times.Seconds(), halves.times.Seconds());
+  one.plan.whole_tokens = 256;
+  const SimulatedPrefill as_one = one.Run();
+  EXPECT_EQ(as_one.times.Seconds(), whole.times.Seconds());
+  EXPECT_EQ(as_one.times.joules, whole.times.joules);
+  EXPECT_EQ(as_one.n_dispatches, whole.n_dispatches);
+}
+
 TEST(SimulatePrefill, ZonesOfTheDrawnLayerLieInIt) {
   OneLayer one({40, 30, 50, 8});
   one.plan.layers[0].groups = {{{0, 1}, {32, 64}}, {{2}, {64}}};
