@@ -93,6 +93,21 @@ TEST(WholeTokens, IsTheLongestBatchThatIsNoBetterInHalves) {
   EXPECT_GE(n_with_short_batches, 2);
 }
 
+TEST(MakePlan, REPRICE) {
+  for (const char* npu : {"m2-max", "m2-ultra", "m4"}) for (const char* shape : {"phi-tiny-moe", "phi-3.5-moe", "qwen3-30b-a3b"}) {
+    Case c(shape);
+    c.spec = **FindSpec(npu);
+    c.request.objective = Objective::kEnergyDelay;
+    c.request.order = PrefillOrder::kLayerMajor;
+    Plan plan = c.Made().plan;
+    const double product = plan.expected_seconds * plan.expected_joules, rate = plan.expected_seconds / plan.expected_joules;
+    const double was = plan.joule_price;
+    plan.joule_price = rate;
+    const PlanCost cost = c.Of(plan, plan.order, plan.moe_batch_tokens);
+    std::printf("%s %s price %.6f rate %.6f again %.6f product %.9g\n", shape, npu, was, rate, cost.seconds * cost.joules / product, product);
+  }
+}
+
 TEST(WholeTokens, IsNotForAWavefrontAskedForByName) {
   Case c("qwen3-30b-a3b");
   c.request.order = PrefillOrder::kWavefront;

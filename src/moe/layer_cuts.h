@@ -2,6 +2,7 @@
 // Cuts of a layer's experts, sorted by load, into runs that become groups: a dynamic program for many prices at once.
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -17,6 +18,7 @@ struct SidePrices {
   double load_second = 0;  // of loading programs, before it is multiplied by the load price
   double Npu(const Cost& cost) const { return npu_second * cost.seconds + npu_joule * cost.joules; }
   double Load(const Cost& cost) const { return load_second * cost.seconds + npu_joule * cost.joules; }
+  auto operator<=>(const SidePrices&) const = default;
 };
 
 // Experts order[first] to order[last - 1].

@@ -5,6 +5,7 @@
 #include <array>
 #include <limits>
 #include <numeric>
+#include <optional>
 
 #include "base/check.h"
 #include "moe/layer_cuts.h"
@@ -48,8 +49,10 @@ struct Draft {
 
 class LayerSearch {
  public:
-  LayerSearch(const LayerCoster& coster, const GroupRules& rules, Objective objective, const RestOfPlan& rest)
+  LayerSearch(const LayerCoster& coster, const GroupRules& rules, Objective objective, const RestOfPlan& rest,
+              KnownCuts& known)
       : coster_(coster),
+        known_(known),
         rules_(rules),
         objective_(objective),
         rest_(rest),
@@ -120,6 +123,8 @@ class LayerSearch {
   }
 
   std::vector<std::vector<Draft>> MakeDrafts(std::span<const double> load_prices) const;
+  std::vector<std::vector<Draft>> MakeMenuDrafts(std::span<const double> load_prices) const;
+  void AddAllOnCpu(std::vector<std::vector<Draft>>& drafts) const;
   Draft FromCut(const std::vector<CutRun>& cut, const SidePrices& prices, const std::vector<uint32_t>& ladder) const;
   void PolishAll(std::vector<Draft>& drafts);
   void Keep(const Draft& draft);
@@ -139,6 +144,7 @@ class LayerSearch {
   bool PolishTiers(Draft& best, size_t& budget);
 
   const LayerCoster& coster_;
+  KnownCuts& known_;
   const GroupRules rules_;
   const Objective objective_;
   const RestOfPlan rest_;
@@ -223,14 +229,13 @@ Draft LayerSearch::FromCut(const std::vector<CutRun>& cut, const SidePrices& pri
 
 // [load prices] drafts of every price between the sides and every number of tiers.
 std::vector<std::vector<Draft>> LayerSearch::MakeDrafts(std::span<const double> load_prices) const {
+  if (!is_static()) return MakeMenuDrafts(load_prices);
   const LayerCuts cuts(coster_, order_, ladder_, rules_.max_group, rules_.allow_cpu);
   std::vector<std::vector<Draft>> drafts(load_prices.size());
-  std::vector<size_t> every(ladder_.size());
-  std::iota(every.begin(), every.end(), size_t{0});
   for (const SidePrices& prices : Prices(objective_, rest_.joule_price, coster_.spec())) {
     // Fewer tiers than allowed can win: experts of one tier share dispatches.
-    for (uint32_t n_tiers = is_static() ? 1 : 0; n_tiers <= rules_.n_tiers; ++n_tiers) {
-      const std::vector<size_t> tiers = is_static() ? Tiers(prices, n_tiers) : every;
+    for (uint32_t n_tiers = 1; n_tiers <= rules_.n_tiers; ++n_tiers) {
+      const std::vector<size_t> tiers = Tiers(prices, n_tiers);
       std::vector<uint32_t> ladder;
       for (const size_t c : tiers) ladder.push_back(ladder_[c]);
       const auto cheapest = cuts.Cheapest(prices, tiers, load_prices);
@@ -242,14 +247,52 @@ std::vector<std::vector<Draft>> LayerSearch::MakeDrafts(std::span<const double> 
       }
     }
   }
-  if (!rules_.allow_cpu) return drafts;
+  AddAllOnCpu(drafts);
+  return drafts;
+}
+
+// The same for menus, whose cuts are known from searches for other objectives and at other prices of a joule.
+std::vector<std::vector<Draft>> LayerSearch::MakeMenuDrafts(std::span<const double> load_prices) const {
+  std::optional<LayerCuts> cuts;
+  std::vector<size_t> every(ladder_.size());
+  std::iota(every.begin(), every.end(), size_t{0});
+  std::vector<std::vector<Draft>> drafts(load_prices.size());
+  for (const SidePrices& prices : Prices(objective_, rest_.joule_price, coster_.spec())) {
+    const auto is_known = [&](double load_price) { return known_.contains({prices, load_price}); };
+    std::vector<std::vector<CutRun>> cheapest;
+    if (!std::ranges::all_of(load_prices, is_known)) {
+      if (!cuts) cuts.emplace(coster_, order_, ladder_, rules_.max_group, rules_.allow_cpu);
+      cheapest = cuts->Cheapest(prices, every, load_prices);
+    }
+    const CutAtPrice* before = nullptr;
+    for (size_t l = 0; l < load_prices.size(); ++l) {
+      auto known = known_.find({prices, load_prices[l]});
+      const std::vector<CutRun>& cut = known != known_.end() ? known->second.cut : cheapest[l];
+      Draft draft;
+      if (before != nullptr && cut == before->cut) {
+        draft = drafts[l - 1].back();  // a dearer load often changes nothing
+      } else if (known != known_.end()) {
+        draft = {known->second.plan, prices, ladder_, coster_.Of(known->second.plan)};
+      } else {
+        draft = FromCut(cut, prices, ladder_);
+      }
+      if (known == known_.end()) known = known_.try_emplace({prices, load_prices[l]}, cut, draft.plan).first;
+      drafts[l].push_back(std::move(draft));
+      before = &known->second;
+    }
+  }
+  AddAllOnCpu(drafts);
+  return drafts;
+}
+
+void LayerSearch::AddAllOnCpu(std::vector<std::vector<Draft>>& drafts) const {
+  if (!rules_.allow_cpu) return;
   for (std::vector<Draft>& of_price : drafts) {
     Draft& draft = of_price.emplace_back(of_price[0]);
     draft.plan.groups.clear();
     draft.plan.cpu_experts = order_;
     draft.cost = coster_.Of(draft.plan);
   }
-  return drafts;
 }
 
 void LayerSearch::PolishAll(std::vector<Draft>& drafts) {
@@ -561,10 +604,11 @@ void LayerSearch::Polish(Draft& best, size_t& budget) {
 }  // namespace
 
 std::vector<LayerOption> SearchLayer(const LayerCoster& coster, const GroupRules& rules, Objective objective,
-                                     const RestOfPlan& rest, std::span<const double> load_prices, bool polish) {
+                                     const RestOfPlan& rest, std::span<const double> load_prices, bool polish,
+                                     KnownCuts& known) {
   NM_CHECK(rules.max_group >= 1 && coster.scenarios().n_experts() >= 1);
   NM_CHECK(coster.per_run_capacity() == (rules.n_tiers == 0));
-  return LayerSearch(coster, rules, objective, rest).Run(load_prices, polish);
+  return LayerSearch(coster, rules, objective, rest, known).Run(load_prices, polish);
 }
 
 size_t BestOption(std::span<const LayerOption> options, Objective objective, const RestOfPlan& rest,

@@ -4,10 +4,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "moe/layer_cost.h"
+#include "moe/layer_cuts.h"
 #include "moe/plan.h"
 
 namespace npumoe {
@@ -31,6 +34,13 @@ struct LayerOption {
   double load_price = 0;  // at which it was found
 };
 
+// What a search cut at which prices: searches of the same loads, format and rules share it, whatever their objective.
+struct CutAtPrice {
+  std::vector<CutRun> cut;
+  LayerPlan plan;
+};
+using KnownCuts = std::map<std::pair<SidePrices, double>, CutAtPrice>;  // by the prices of both sides and of loading
+
 // The plans worth having: none needs more of everything (seconds or joules, as the objective asks, and loading) than
 // another; least loading first. A load price
 // says what a second of loading programs costs against one of running them (0 when the whole plan's programs stay
@@ -39,7 +49,8 @@ struct LayerOption {
 // are improved by moving single experts and whole groups while that helps. Deterministic; time grows about linearly
 // with the number of experts.
 std::vector<LayerOption> SearchLayer(const LayerCoster& coster, const GroupRules& rules, Objective objective,
-                                     const RestOfPlan& rest, std::span<const double> load_prices, bool polish);
+                                     const RestOfPlan& rest, std::span<const double> load_prices, bool polish,
+                                     KnownCuts& known);
 
 // The option with the least Score at the load price; the first of equals.
 size_t BestOption(std::span<const LayerOption> options, Objective objective, const RestOfPlan& rest, double load_price);

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <numeric>
-#include <tuple>
+#include <utility>
 
 #include "base/check.h"
 #include "moe/attention_plan.h"
@@ -16,6 +16,7 @@
 #include "moe/layer_cost.h"
 #include "moe/layer_search.h"
 #include "moe/plan_cost.h"
+#include "moe/spare_capacities.h"
 
 namespace npumoe {
 namespace {
@@ -28,8 +29,6 @@ constexpr size_t kSwitchWork = 2'000'000;
 // Experts times load prices up to which every price's plan is polished before layers switch, and not only the chosen.
 constexpr size_t kPolishAllWork = 1024;
 constexpr int kPriceRounds = 3;
-constexpr uint32_t kShortBatchParts[] = {2, 4, 8};
-constexpr uint32_t kDriftEighths[] = {10, 12};  // of a group's largest capacity: prompts unlike the calibration's
 
 uint32_t RoundUpTo(uint32_t n, uint64_t multiple) {
   return static_cast<uint32_t>(std::min<uint64_t>((n + multiple - 1) / multiple * multiple, UINT32_MAX));
@@ -44,14 +43,14 @@ bool WholeChunkGraphs(Placement placement) { return placement == Placement::kNai
 struct AttentionSides {
   AttentionCost npu, cpu;
   double npu_first_half = 0;  // seconds of the first half's chunks, of npu.npu_seconds
-  bool free = false;
+  bool free = false, on_cpu = false;  // on_cpu: it has to be
 };
 
 class Planner {
  public:
   Planner(const ModelConfig& config, const RoutingStats& stats, const NpuSpec& spec, const PlanRequest& request,
           PrefillOrder order, double joule_price, const GoOnFn& go_on)
-      : config_(config), stats_(stats), spec_(spec), request_(request), order_(order), go_on_(go_on) {
+      : config_(config), stats_(stats), spec_(spec), request_(request), order_(order), go_on_(go_on), objective_(request.objective) {
     plan().joule_price = joule_price;
   }
 
@@ -78,10 +77,24 @@ class Planner {
 
   void FillHead();
   void PlanAttention();
+  void BeginAttention();
   void SwitchAttention();
   Status ReadLoads();
   Status FindRules();
+  // A plan on its way, without what never changes.
+  struct Draft {
+    std::vector<LayerPlan> layers;
+    double joule_price = 0;
+    std::vector<AttentionCost> attention;
+    std::vector<LayerCost> costs;
+    std::vector<double> load_price;
+    PlanCost total;
+  };
+  Draft Now() const { return {plan().layers, plan().joule_price, attention_, costs_, load_price_, total_}; }
+  void GoBackTo(const Draft& draft);
   void PlanExperts();
+  void SearchLayers();
+  void SearchProduct();
   void ScaleExperts();
   void ServeOtherBatches();
   void PriceJoules();
@@ -115,12 +128,14 @@ class Planner {
   const PlanRequest& request_;
   const PrefillOrder order_;
   const GoOnFn& go_on_;
+  Objective objective_;  // at work: on the way to a product's plan those of its ends
   mutable bool stopped_ = false;
   PlanWithReasons out_;
   GroupRules rules_;
   uint32_t batch_tokens_ = 0;                                // of one MoE batch
   uint32_t run_tokens_ = 0;                                  // of them, those whose experts run at once
   std::vector<std::vector<LoadHistogram>> plan_histograms_;  // [n_layers][n_experts] loads of one run; dense: empty
+  mutable std::vector<KnownCuts> known_cuts_;                // [n_layers]
   std::vector<AttentionCost> attention_;                     // [n_layers] of one batch
   std::vector<AttentionSides> attention_sides_;              // [n_layers]
   std::vector<bool> experts_in_danger_;                      // [n_layers] fp16 cannot hold the experts' inputs
@@ -177,12 +192,9 @@ void Planner::FillHead() {
   Say("attention is compiled for caches of up to {} tokens ({} lengths)", p.kv_buckets.back(), p.kv_buckets.size());
 }
 
-// The baselines say where attention runs; ours begins with the side that the objective prefers for the layer alone.
+// The baselines say where attention runs.
 void Planner::PlanAttention() {
   const std::string misfit = AttentionMisfit(config_, spec_, plan().chunk_tokens, plan().attention_weights);
-  const auto score = [&](const AttentionCost& cost) {
-    return ScoreOf({.seconds = cost.npu_seconds + cost.cpu_seconds, .joules = cost.joules, .loads = {}});
-  };
   for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
     AttentionSides& sides = attention_sides_.emplace_back();
     const auto cost_on = [&](AttentionPlace place, uint32_t n_tokens) {
@@ -196,7 +208,19 @@ void Planner::PlanAttention() {
     if (reason.empty() && layer < stats_.layers.size()) reason = AttentionDanger(stats_.layers[layer].range);
     if (!reason.empty()) Say("layer {}: attention on the CPU: {}", layer, reason);
     sides.free = reason.empty() && !IsStatic(request_.placement);
-    const bool on_cpu = !reason.empty() || (sides.free && score(sides.cpu) < score(sides.npu));
+    sides.on_cpu = !reason.empty();
+  }
+}
+
+// Ours begins with the side that the objective prefers for the layer alone.
+void Planner::BeginAttention() {
+  const auto score = [&](const AttentionCost& cost) {
+    return ScoreOf({.seconds = cost.npu_seconds + cost.cpu_seconds, .joules = cost.joules, .loads = {}});
+  };
+  attention_.clear();
+  for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
+    const AttentionSides& sides = attention_sides_[layer];
+    const bool on_cpu = sides.on_cpu || (sides.free && score(sides.cpu) < score(sides.npu));
     plan().layers[layer].attention = on_cpu ? AttentionPlace::kCpu : AttentionPlace::kNpu;
     attention_.push_back(on_cpu ? sides.cpu : sides.npu);
   }
@@ -314,8 +338,8 @@ bool Planner::FitsItsOrder() const {
 
 // What a joule is worth when capacities are chosen per run: the objective's own exchange rate at the plan as it stands.
 void Planner::PriceJoules() {
-  if (request_.objective == Objective::kTime || total_.joules <= 0) return;
-  plan().joule_price = request_.objective == Objective::kEnergy
+  if (objective_ == Objective::kTime || total_.joules <= 0) return;
+  plan().joule_price = objective_ == Objective::kEnergy
                            ? kMaxJoulePrice
                            : std::min(total_.seconds / total_.joules, kMaxJoulePrice);
   for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
@@ -324,20 +348,26 @@ void Planner::PriceJoules() {
   total_ = Sum();
 }
 
-// The rate was that of an early draft: again with that of the plan it led to, as long as that is better.
+// The rate was that of the plan before: again with that of the plan it led to, as long as that is better.
 void Planner::RepriceJoules() {
-  if (request_.objective != Objective::kEnergyDelay || !plan().per_run_capacity) return;
   for (int round = 0; round < kPriceRounds && !Stopped(); ++round) {
-    const Plan old_plan = plan();
-    const auto old = std::tuple(attention_, costs_, load_price_, total_);
+    const Draft old = Now();
     PriceJoules();
     PolishLayers();
     SwitchAttention();
-    if (ScoreOf(total_) < ScoreOf(std::get<PlanCost>(old)) * kLeastGain) continue;
-    plan() = old_plan;
-    std::tie(attention_, costs_, load_price_, total_) = old;
+    if (ScoreOf(total_) < ScoreOf(old.total) * kLeastGain) continue;
+    GoBackTo(old);
     return;
   }
+}
+
+void Planner::GoBackTo(const Draft& draft) {
+  plan().layers = draft.layers;
+  plan().joule_price = draft.joule_price;
+  attention_ = draft.attention;
+  costs_ = draft.costs;
+  load_price_ = draft.load_price;
+  total_ = draft.total;
 }
 
 // With its attention where it is now.
@@ -366,7 +396,9 @@ std::vector<LayerOption> Planner::PlaceLayer(uint32_t layer, std::span<const dou
     return {dense};
   }
   const LayerCoster coster = CosterOf(layer);
-  if (IsSearched(layer)) return SearchLayer(coster, rules_, request_.objective, Rest(layer), load_prices, polish);
+  if (IsSearched(layer)) {
+    return SearchLayer(coster, rules_, objective_, Rest(layer), load_prices, polish, known_cuts_[layer]);
+  }
   LayerOption option;
   if (WholeChunkGraphs(request_.placement) && !experts_in_danger_[layer]) {
     OneGraphEach(option);
@@ -403,7 +435,7 @@ double Planner::ScoreOf(const PlanCost& cost) const {
   LayerCost all;
   all.npu_seconds = all.cpu_seconds = cost.seconds;
   all.joules = cost.joules;
-  return Score(all, request_.objective, 0, {0, 0, plan().joule_price});
+  return Score(all, objective_, 0, {0, 0, plan().joule_price});
 }
 
 // The plan without the layer's experts, as far as it is planned: at first that is attention alone.
@@ -426,7 +458,7 @@ void Planner::SpreadLoads() {
   for (const double price : kLoadPrices) {
     std::vector<LayerOption> chosen;
     for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
-      chosen.push_back(options[layer][BestOption(options[layer], request_.objective, rests[layer], price)]);
+      chosen.push_back(options[layer][BestOption(options[layer], objective_, rests[layer], price)]);
       Use(layer, chosen.back());
     }
     if (const PlanCost cost = Sum(); ScoreOf(cost) < ScoreOf(total_)) total_ = cost, best = std::move(chosen);
@@ -444,7 +476,7 @@ bool Planner::PolishLayers() {
     wanted.push_back({plan().layers[layer], costs_[layer], load_price_[layer]});
     if (!IsSearched(layer)) continue;
     const std::vector<LayerOption> options = PlaceLayer(layer, {&load_price_[layer], 1}, /*polish=*/true);
-    wanted.back() = options[BestOption(options, request_.objective, Rest(layer), load_price_[layer])];
+    wanted.back() = options[BestOption(options, objective_, Rest(layer), load_price_[layer])];
     for (const LayerOption& option : options) {
       const std::pair<uint32_t, const LayerOption*> change[] = {{layer, &option}};
       UseIfBetter(change);
@@ -499,34 +531,25 @@ void Planner::ScaleExperts() {
   }
 }
 
-// Functions of one program share its weights, so that capacities for batches that are a half, a quarter or an eighth
-// full, or fuller than any that was calibrated, cost nothing but their compilation. The searched menu knows full batches
-// as they were calibrated only.
 void Planner::ServeOtherBatches() {
   for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
     if (!IsSearched(layer)) continue;
     LayerPlan& p = plan().layers[layer];
     for (ExpertGroup& group : p.groups) {
-      const uint32_t typical = group.capacities[(group.capacities.size() - 1) / 2];
-      for (const uint32_t part : kShortBatchParts) {
-        const uint32_t capacity = RoundUpTo(std::max(typical / part, 1u), spec_.last_axis_multiple);
-        if (capacity < group.capacities[0]) group.capacities.insert(group.capacities.begin(), capacity);
-      }
-      const uint32_t largest = group.capacities.back();
-      for (const uint32_t eighths : kDriftEighths) {
-        const uint32_t capacity =
-            std::min(RoundUpTo(static_cast<uint32_t>(uint64_t{largest} * eighths / 8), spec_.last_axis_multiple),
-                     rules_.max_capacity);
-        if (capacity > group.capacities.back()) group.capacities.push_back(capacity);
-      }
+      AddSpareCapacities(static_cast<uint32_t>(spec_.last_axis_multiple), rules_.max_capacity, group.capacities);
     }
     costs_[layer] = CosterOf(layer).Of(p);
   }
   total_ = Sum();
 }
 
-void Planner::PlanExperts() {
-  ScaleExperts();
+// From nothing to a plan for the objective, but for capacities of other batches.
+void Planner::SearchLayers() {
+  for (LayerPlan& layer : plan().layers) {
+    layer.groups.clear();
+    layer.cpu_experts.clear();
+  }
+  BeginAttention();
   costs_.assign(config_.n_layers, {});
   for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
     if (order_ == PrefillOrder::kWavefront && config_.IsMoeLayer(layer)) costs_[layer] = CosterOf(layer).Of({});
@@ -536,7 +559,7 @@ void Planner::PlanExperts() {
   constexpr std::array kFree{0.0};
   for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
     const std::vector<LayerOption> options = PlaceLayer(layer, kFree, /*polish=*/false);
-    Use(layer, options[BestOption(options, request_.objective, Rest(layer), 0)]);
+    Use(layer, options[BestOption(options, objective_, Rest(layer), 0)]);
   }
   total_ = Sum();
   if (plan().per_run_capacity) PriceJoules();
@@ -549,8 +572,43 @@ void Planner::PlanExperts() {
     SpreadLoads();
   }
   SwitchAttention();
+}
+
+// A product of time and energy has its own search, and the plans for either alone, from which it is improved where one
+// of them is better. Whichever is best in the end stays.
+void Planner::SearchProduct() {
+  std::vector<Draft> drafts;
+  for (const Objective objective : {Objective::kEnergy, Objective::kTime, request_.objective}) {
+    objective_ = objective;
+    plan().joule_price = 0;
+    SearchLayers();
+    drafts.push_back(Now());
+  }
+  const auto product = [&](const Draft& draft) { return ScoreOf(draft.total); };
   RepriceJoules();
-  if (plan().per_run_capacity) ServeOtherBatches();
+  drafts.back() = Now();
+  if (const auto best = std::ranges::min_element(drafts, {}, product); best + 1 != drafts.end()) {
+    GoBackTo(*best);
+    RepriceJoules();
+    drafts.push_back(Now());
+  }
+  for (Draft& draft : drafts) {
+    GoBackTo(draft);
+    ServeOtherBatches();
+    draft = Now();
+  }
+  GoBackTo(*std::ranges::min_element(drafts, {}, product));
+}
+
+void Planner::PlanExperts() {
+  ScaleExperts();
+  known_cuts_.resize(config_.n_layers);
+  if (objective_ == Objective::kEnergyDelay && plan().per_run_capacity) {
+    SearchProduct();
+  } else {
+    SearchLayers();
+    if (plan().per_run_capacity) ServeOtherBatches();
+  }
   plan().expected_seconds = total_.seconds;
   plan().expected_joules = total_.joules;
   out_.n_programs = total_.n_programs;

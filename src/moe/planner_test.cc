@@ -351,6 +351,36 @@ TEST(MakePlan, IsWithinTwoPercentOfTheBestWavefrontOfNearlyAllSmallCases) {
   EXPECT_LE(n_beyond, 2u);
 }
 
+// Of two toy layers in every order: what edp makes small is never larger than in the plans for energy and time.
+TEST(MakePlan, NoPlanForEdpHasALargerProductThanThoseForEnergyAndTime) {
+  Random random(23);
+  for (int i = 0; i < 60; ++i) {
+    PlanRequest request;
+    request.chunk_tokens = 64;
+    request.moe_batch_tokens = request.prompt_tokens = 128u << random.Below(3);
+    request.expert_weights = AnyFormat(random);
+    const ModelConfig config =
+        Model(2, 2 + static_cast<uint32_t>(random.Below(7)), 256 << random.Below(5), 256 << random.Below(5));
+    const RoutingStats stats = Routing(config, 64, random.Uniform() * 1.5, random.Next());
+    const NpuSpec& spec = AllSpecs()[random.Below(AllSpecs().size())];
+    for (const auto order : {std::optional(PrefillOrder::kLayerMajor), std::optional(PrefillOrder::kWavefront),
+                             std::optional<PrefillOrder>()}) {
+      request.order = order;
+      const auto product = [&](Objective objective) {
+        request.objective = objective;
+        const Plan plan = MakePlan(config, stats, spec, request)->plan;
+        EXPECT_EQ(plan.objective, objective);
+        return plan.expected_seconds * plan.expected_joules;
+      };
+      const double edp = product(Objective::kEnergyDelay);
+      for (const Objective end : {Objective::kEnergy, Objective::kTime}) {
+        EXPECT_LE(edp, product(end) * (1 + 1e-12))
+            << "case " << i << ", " << (order ? ToString(*order) : "auto") << ", " << ToString(end);
+      }
+    }
+  }
+}
+
 TEST(MakePlan, OrdersAreAskedForOrChosen) {
   ModelConfig config = ShapeByName("phi-tiny-moe").value();  // attention takes as long as experts
   config.n_layers = 2;
