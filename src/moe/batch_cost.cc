@@ -70,9 +70,9 @@ Result<PlanCost> ExpectedBatchCost(const ModelConfig& config, const RoutingStats
       const bool beside = runs.size() > 1 && layer_plan.attention == AttentionPlace::kNpu;
       const Run other = beside ? Run{runs[1 - i].first, runs[1 - i].last, {}} : Run{};
       const double other_attention = beside ? attention_of(other.first, other.last).npu_seconds : 0;
-      const LayerCoster coster(
-          config, runs[i].loads.histograms[layer], spec, plan.expert_weights, plan.per_run_capacity, plan.joule_price,
-          {{BesideExperts(config, spec, runs[i].size(), other_attention, other.size())}});
+      const LayerCoster coster(config, runs[i].loads.histograms[layer], spec, plan.expert_weights,
+                               plan.per_run_capacity, plan.joule_price,
+                               {{BesideExperts(config, spec, runs[i].size(), other_attention, other.size())}});
       Add(coster.Of(layer_plan), experts[layer]);
     }
   }

@@ -24,18 +24,18 @@ RunOption BesideExperts(const ModelConfig& config, const NpuSpec& spec, uint32_t
 Result<PlanCost> ExpectedBatchCost(const ModelConfig& config, const RoutingStats& stats, const NpuSpec& spec,
                                    const Plan& plan, uint32_t n_tokens);
 
-// Whether the objective likes a batch better in two halves, where as one it costs `whole`. Time has its price: more than
-// kMostWavefrontEnergy times as much energy is not spent on it.
+// Whether the objective likes a batch better in two halves, where as one it costs `whole`. Time has its price: more
+// than kMostWavefrontEnergy times as much energy is not spent on it.
 bool BetterInHalves(Objective objective, const PlanCost& halves, const PlanCost& whole);
 // What the objective makes small.
 double Worth(const PlanCost& cost, Objective objective);
 
-// What a wavefront may spend to be faster, when the objective is time and nobody asked for it by name: the CPU's work is
-// the dearest there is, and it would double some models' energy for a seventh of the time.
+// What a wavefront may spend to be faster, when the objective is time and nobody asked for it by name: the CPU's work
+// is the dearest there is, and it would double some models' energy for a seventh of the time.
 inline constexpr double kMostWavefrontEnergy = 1.25;
 
-// Plan::whole_tokens of a wavefront: batches of fewer chunks are priced from the full one down, for as long as two halves
-// are better than one batch of the same programs. Asks `go_on` once per length; kCancelled when it says no.
+// Plan::whole_tokens of a wavefront: batches of fewer chunks are priced from the full one down, for as long as two
+// halves are better than one batch of the same programs. Asks `go_on` once per length; kCancelled when it says no.
 Result<uint32_t> WholeTokens(const ModelConfig& config, const RoutingStats& stats, const NpuSpec& spec,
                              const Plan& plan, const GoOnFn& go_on);
 

@@ -134,14 +134,16 @@ TEST(MakePlan, SaysWhyAnOrderWasTaken) {
   const auto figures = [](const Plan& plan) {
     return fmt::format("{:.4f} s and {:.4f} J", plan.expected_seconds, plan.expected_joules);
   };
-  EXPECT_EQ(CountOf(chosen.reasons, fmt::format("order wavefront: expected {} a batch, layer-major {}: above 1.25 times "
-                                                "the energy",
-                                                figures(halves), figures(whole))),
-            1u);
-  EXPECT_EQ(CountOf(chosen.reasons, fmt::format("order wavefront, a joule at {:.4g} s: expected {} a batch, layer-major "
-                                                "{}: better",
-                                                chosen.plan.joule_price, figures(chosen.plan), figures(whole))),
-            1u);
+  EXPECT_EQ(
+      CountOf(chosen.reasons, fmt::format("order wavefront: expected {} a batch, layer-major {}: above 1.25 times "
+                                          "the energy",
+                                          figures(halves), figures(whole))),
+      1u);
+  EXPECT_EQ(
+      CountOf(chosen.reasons, fmt::format("order wavefront, a joule at {:.4g} s: expected {} a batch, layer-major "
+                                          "{}: better",
+                                          chosen.plan.joule_price, figures(chosen.plan), figures(whole))),
+      1u);
   EXPECT_EQ(CountOf(chosen.reasons, "order wavefront: taken (simulated, m2-max)"), 1u);
 
   c.request.objective = Objective::kEnergy;  // a joule less is never found in a wavefront: weights are streamed twice
@@ -152,7 +154,8 @@ TEST(MakePlan, SaysWhyAnOrderWasTaken) {
 
   c.request.order = PrefillOrder::kWavefront;
   c.request.moe_batch_tokens = c.request.chunk_tokens;
-  EXPECT_EQ(CountOf(c.Made().reasons, "order layer-major instead of wavefront: a batch of one chunk has no halves"), 1u);
+  EXPECT_EQ(CountOf(c.Made().reasons, "order layer-major instead of wavefront: a batch of one chunk has no halves"),
+            1u);
 }
 
 // Of a machine that holds the programs of one layer, but not of two.

@@ -38,8 +38,8 @@ Result<BatchLoads> LoadsOf(const ModelConfig& config, const RoutingStats& stats,
   for (uint32_t layer = 0; layer < config.n_layers; ++layer) {
     if (!config.IsMoeLayer(layer)) continue;
     for (const LoadHistogram& histogram : stats.layers[layer].loads[index]) {
-      loads.histograms[layer].push_back(
-          loads.calibrated_tokens == n_tokens ? histogram : ScaleLoads(histogram, ratio, n_tokens));
+      loads.histograms[layer].push_back(loads.calibrated_tokens == n_tokens ? histogram
+                                                                            : ScaleLoads(histogram, ratio, n_tokens));
     }
   }
   return loads;

@@ -12,12 +12,12 @@
 namespace npumoe {
 
 struct BatchLoads {
-  uint32_t calibrated_tokens = 0;                       // the length they were scaled from
-  std::vector<std::vector<LoadHistogram>> histograms;   // [n_layers][n_experts]; dense layers: empty
+  uint32_t calibrated_tokens = 0;                      // the length they were scaled from
+  std::vector<std::vector<LoadHistogram>> histograms;  // [n_layers][n_experts]; dense layers: empty
 };
 
-// Scaled (see ScaleLoads) from the calibrated length nearest to `n_tokens` by ratio, of equals the longer, at which every
-// MoE layer has a chunk. Fails (kInvalidArgument) when there is none. The statistics must have been checked.
+// Scaled (see ScaleLoads) from the calibrated length nearest to `n_tokens` by ratio, of equals the longer, at which
+// every MoE layer has a chunk. Fails (kInvalidArgument) when there is none. The statistics must have been checked.
 Result<BatchLoads> LoadsOf(const ModelConfig& config, const RoutingStats& stats, uint32_t n_tokens);
 
 }  // namespace npumoe
