@@ -197,7 +197,7 @@ TEST(SimulatePrefill, AWavefrontOfOneChunkIsABatch) {
 // Four chunks, as one batch of a plan that takes as many in halves or not.
 TEST(SimulatePrefill, AShortBatchOfAWavefrontGoesThroughAsOne) {
   OneLayer one({40, 30, 50, 8});
-  one.prompt.loads = {{{40, 30, 50, 8}, {20, 20, 44, 44}, {10, 10, 100, 8}, {64, 64, 0, 0}}};
+  one.prompt.loads = {{{40, 30, 50, 8}}, {{20, 20, 44, 44}}, {{10, 10, 100, 8}}, {{64, 64, 0, 0}}};
   one.prompt.n_tokens = 256;
   one.plan.moe_batch_tokens = 256;
   one.plan.kv_buckets = {0, 64, 128, 192};
