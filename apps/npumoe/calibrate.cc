@@ -140,7 +140,7 @@ int Finish(const CalibrateFlags& flags, const CalibrationReport& report, const s
                        (flags.svg.empty() ? "" : fmt::format("{}: the heat map\n", OneLine(flags.svg)));
   if (const Status written = WriteOut(text); !written) return FailWith(written.error());
   for (const std::string& warning : report.warnings) Note("warning: " + warning);
-  return report.complete ? kExitDone : kExitInterrupted;
+  return report.complete ? kExitDone : ExitInterrupted("what was gathered is written");
 }
 
 }  // namespace
@@ -173,12 +173,12 @@ int RunCalibrate(const std::vector<std::string>& args) {
   for (const std::string& path : {output, flags.svg}) {
     if (const Status writable = CheckOutputFile(path); !writable) return FailWith(writable.error());
   }
-  CatchInterrupts();
   const auto texts = ReadTexts(flags.files);
   if (!texts) return FailWith(texts.error());
   auto engine = OpenEngine(flags.engine.model(), *engine_options);
   if (!engine) return FailWith(engine.error());
   PrintWarnings(engine->info());
+  CatchInterrupts();
   Progress progress("calibrate");
   const auto report = Calibrate(*engine, *texts, options, [&](uint64_t done_tokens, uint64_t total_tokens) {
     progress.Show(done_tokens, total_tokens);
@@ -186,8 +186,7 @@ int RunCalibrate(const std::vector<std::string>& args) {
   });
   progress.Clear();
   if (!report && report.error().code == Code::kCancelled) {
-    Note("interrupted before anything was gathered: nothing was written");
-    return kExitInterrupted;
+    return ExitInterrupted("nothing was gathered yet, nothing is written");
   }
   if (!report) return FailWith(report.error());
   return Finish(flags, *report, output);

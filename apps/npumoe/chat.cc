@@ -321,7 +321,7 @@ int Talk(Conversation& conversation, const ChatFlags& flags) {
     if (decorated) (void)WriteOut(fmt::format("> {}\n", flags.first_message));
     const Status turned = conversation.Turn(flags.first_message);
     if (!turned) return FailWith(turned.error());
-    if (ends(conversation)) return kExitInterrupted;
+    if (ends(conversation)) return ExitInterrupted();
     if (flags.single_turn) return conversation.failed() ? kExitFailed : kExitDone;
   } else if (decorated) {
     (void)WriteOut("Ask something; /help lists the commands.\n");
@@ -331,7 +331,7 @@ int Talk(Conversation& conversation, const ChatFlags& flags) {
   while (true) {
     const Input input = ReadMessage(reader, decorated, message);
     if (input == Input::kEnd) break;
-    if (input == Input::kInterrupted && !typed) return kExitInterrupted;
+    if (input == Input::kInterrupted && !typed) return ExitInterrupted();
     if (input != Input::kMessage) continue;
     if (message[0] == '/' && message.find('\n') == std::string::npos) {
       const auto stays = conversation.Command(Trim(message));
@@ -341,7 +341,7 @@ int Talk(Conversation& conversation, const ChatFlags& flags) {
     }
     const Status turned = conversation.Turn(message);
     if (!turned) return FailWith(turned.error());
-    if (ends(conversation)) return kExitInterrupted;
+    if (ends(conversation)) return ExitInterrupted();
     if (flags.single_turn) break;
   }
   // A person saw each complaint; a script sees the exit code.
@@ -358,7 +358,7 @@ int RunChat(const std::vector<std::string>& args) {
   auto options = flags.engine.Options();
   if (!options) return UsageError("chat: " + options.error().message);
   if (const Status filled = flags.npu.Fill(*options); !filled) return UsageError("chat: " + filled.error().message);
-  if (!flags.npu.trace_path().empty()) return UsageError("chat: --trace: only 'npumoe run' writes one");
+  if (const Status good = flags.npu.CheckNoTrace(); !good) return UsageError("chat: " + good.error().message);
   if (const Status known = CheckChatFormat(flags.chat_template); !known) {
     return UsageError("chat: " + known.error().message);
   }

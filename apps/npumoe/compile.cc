@@ -9,6 +9,7 @@
 #include "apps/npumoe/console.h"
 #include "apps/npumoe/flags.h"
 #include "apps/npumoe/npu_flags.h"
+#include "apps/npumoe/progress.h"
 #include "apps/npumoe/text.h"
 #include "npumoe/engine.h"
 #include "npumoe/programs.h"
@@ -76,20 +77,28 @@ int RunCompile(const std::vector<std::string>& args) {
   app.add_flag("--json", as_json, "JSON");
   if (const auto exit_code = ParseFlags(app, args)) return *exit_code;
   auto options = engine.Options();
-  if (!options) return UsageError(options.error().message);
+  if (!options) return UsageError("compile: " + options.error().message);
   if (!npu.wanted()) npu.UseDefault(engine.model());
-  if (const Status filled = npu.Fill(*options); !filled) return UsageError(filled.error().message);
+  if (const Status filled = npu.Fill(*options); !filled) return UsageError("compile: " + filled.error().message);
+  if (const Status good = npu.CheckNoTrace(); !good) return UsageError("compile: " + good.error().message);
 
-  CatchInterrupts();
+  Progress planning("planning");
   const auto report = CompilePrograms(
-      engine.model(), *options, compile, [](const CompiledProgram& done, size_t n_done, size_t n_total) {
+      engine.model(), *options, compile,
+      [&](const CompiledProgram& done, size_t n_done, size_t n_total) {
+        if (n_done == 0) {
+          planning.Clear();
+          CatchInterrupts();  // from here on there is something to keep
+          return true;
+        }
         const std::string what = !done.failure.empty() ? "refused: " + done.failure : done.kept ? "kept" : "made";
         Note(fmt::format("compile: {} of {}: {}, {} {}", n_done, n_total, done.name, FormatBytes(done.size_bytes), what));
         return !Interrupted();
-      });
+      },
+      ShowingTime(planning));
+  planning.Clear();
   if (Interrupted()) {
-    Note("compile: stopped; what is made is kept");
-    return kExitInterrupted;
+    return ExitInterrupted("what is made is kept");
   }
   if (!report) return FailWith(report.error());
   const Status written = WriteOut(as_json ? CompileJson(*report) : CompileSummary(*report));
@@ -98,6 +107,8 @@ int RunCompile(const std::vector<std::string>& args) {
 }
 
 int RunCompilePackage(const std::vector<std::string>& args) {
+  // A child that Ctrl-C ends dies of it, by which its parent knows that the package is not to blame.
+  LetInterruptsKill();
   if (args.size() != 3) return UsageError("compile-package: wants PACKAGE COMPILED UNITS");
   const Status status = CompilePackage(args[0], args[1], args[2]);
   if (status) return kExitDone;

@@ -14,24 +14,41 @@
 #include <utility>
 
 #include "apps/npumoe/text.h"
+#include "npumoe/files.h"
 
 namespace npumoe {
 namespace {
 
+// Far above any sentence of ours: parts of arguments, environment variables and files that found their way into one.
+constexpr size_t kMaxNoteBytes = 1000;
+
 constexpr int kInterrupts[] = {SIGINT, SIGTERM, SIGHUP};
 volatile std::sig_atomic_t interrupted = 0;  // a global, like the next: a signal handler has nowhere else to look
+volatile std::sig_atomic_t catching = 0;     // whether a first Ctrl-C only sets the flag
+bool stderr_is_terminal = false;             // isatty may not be asked in a handler
 pthread_t user_thread;                       // the one that waits for the user, set before the handler
 bool pipe_closed = false;
 std::vector<std::pair<std::string, std::string>> long_values;  // of the command line: whole and as notes show it
 
+// Async-signal-safe.
+[[noreturn]] void EndAtOnce() {
+  RemoveUnfinishedFiles();
+  // On a terminal over "^C" or a line of progress.
+  constexpr std::string_view kText = "\r\033[Knpumoe: interrupted\n", kPlain = kText.substr(4);
+  const std::string_view text = stderr_is_terminal ? kText : kPlain;
+  (void)!write(STDERR_FILENO, text.data(), text.size());
+  _exit(kExitInterrupted);
+}
+
 extern "C" void OnInterrupt(int signal) {
+  if (catching == 0) EndAtOnce();
   // While the waiting thread holds signals back, the system gives them to any thread that does not, such as those that
   // OpenBLAS starts with the program. There they would end no wait.
   if (pthread_equal(pthread_self(), user_thread) == 0) {
     pthread_kill(user_thread, signal);
     return;
   }
-  if (interrupted != 0) _exit(kExitInterrupted);
+  if (interrupted != 0) EndAtOnce();
   interrupted = 1;
 }
 
@@ -53,11 +70,31 @@ extern "C" void OnLostPage(int) {
   _exit(kExitFailed);
 }
 
-sigset_t InterruptSet() {
-  sigset_t set;
-  sigemptyset(&set);
-  for (const int signal : kInterrupts) sigaddset(&set, signal);
-  return set;
+// During its life Ctrl-C does not reach this thread; one that comes meanwhile is delivered afterwards.
+class InterruptsHeld {
+ public:
+  InterruptsHeld() { Change(SIG_BLOCK); }
+  ~InterruptsHeld() { Change(SIG_UNBLOCK); }
+  InterruptsHeld(const InterruptsHeld&) = delete;
+  InterruptsHeld& operator=(const InterruptsHeld&) = delete;
+
+ private:
+  static void Change(int how) {
+    sigset_t set;
+    sigemptyset(&set);
+    for (const int signal : kInterrupts) sigaddset(&set, signal);
+    pthread_sigmask(how, &set, nullptr);
+  }
+};
+
+// Where they are not ignored.
+void HandleInterrupts(void (*handler)(int)) {
+  struct sigaction action = {}, before = {};
+  action.sa_handler = handler;  // no SA_RESTART: a wait for the user ends
+  for (const int signal : kInterrupts) {
+    sigaction(signal, &action, &before);
+    if (before.sa_handler == SIG_IGN) sigaction(signal, &before, nullptr);
+  }
 }
 
 // Waits until `fd` can be read; false when Ctrl-C came first. The signal is let in by the wait alone: one that came
@@ -83,6 +120,8 @@ void PrepareStreams() {
     // Read-only on purpose: a write to a stream that was closed still fails, as it would have.
     if (fcntl(fd, F_GETFD) == -1 && errno == EBADF) (void)open("/dev/null", O_RDONLY);
   }
+  stderr_is_terminal = StderrIsTerminal();
+  HandleInterrupts(OnInterrupt);
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);  // a write above the file size limit fails instead
   std::signal(SIGBUS, OnLostPage);
@@ -113,13 +152,18 @@ void Note(std::string_view text) {
       line.replace(at, whole.size(), shown);
     }
   }
-  WriteErr("npumoe: " + line + "\n");
+  WriteErr("npumoe: " + Shortened(line, kMaxNoteBytes) + "\n");
 }
 
 int FailWith(const Error& error) {
-  if (error.code == Code::kCancelled) return pipe_closed ? kExitDone : kExitInterrupted;
+  if (error.code == Code::kCancelled) return pipe_closed ? kExitDone : ExitInterrupted();
   Note(error.message);
   return kExitFailed;
+}
+
+int ExitInterrupted(std::string_view what) {
+  Note(fmt::format("interrupted{}{}", what.empty() ? "" : ": ", what));
+  return kExitInterrupted;
 }
 
 int UsageError(std::string_view text) {
@@ -231,24 +275,14 @@ LineReader::Outcome LineReader::Read(std::string& line, size_t limit_bytes) {
 }
 
 void CatchInterrupts() {
-  struct sigaction action = {};
   user_thread = pthread_self();
-  action.sa_handler = OnInterrupt;  // no SA_RESTART: a wait for the user ends
-  for (const int signal : kInterrupts) sigaction(signal, &action, nullptr);
+  catching = 1;
 }
+
+void LetInterruptsKill() { HandleInterrupts(SIG_DFL); }
 
 bool Interrupted() { return interrupted != 0; }
 void ClearInterrupt() { interrupted = 0; }
-
-InterruptsHeld::InterruptsHeld() {
-  const sigset_t set = InterruptSet();
-  pthread_sigmask(SIG_BLOCK, &set, nullptr);
-}
-
-InterruptsHeld::~InterruptsHeld() {
-  const sigset_t set = InterruptSet();
-  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
-}
 
 double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 

@@ -19,7 +19,9 @@ inline constexpr int kExitUsage = 2;
 inline constexpr int kExitInterrupted = 130;  // 128 + SIGINT, as shells report it
 
 // Call first in main: streams 0-2 exist afterwards (a file opened later cannot become stdout by accident), and a reader
-// that went away shows as an error of WriteOut instead of a signal.
+// that went away shows as an error of WriteOut instead of a signal. Ctrl-C, SIGTERM and SIGHUP end the program at once
+// from here on: one line "npumoe: interrupted", kExitInterrupted, no temporary file left. Signals that whoever started it
+// told it to ignore (nohup) stay ignored.
 void PrepareStreams();
 
 // Writes all of `text` to stdout at once, unbuffered. Fails with kCancelled when the reader closed the pipe.
@@ -31,10 +33,12 @@ void ShortenInNotes(std::string_view value);
 // Bytes to stderr as they are: progress lines.
 void WriteErr(std::string_view text);
 
-// Exit codes, after saying why on stderr. FailWith is silent for kCancelled: a closed pipe is the reader's wish (exit
-// 0), an interrupt the user's (130).
+// Exit codes, after saying why on stderr. Of kCancelled FailWith makes the silent 0 of a closed pipe, the reader's wish,
+// or else what ExitInterrupted does.
 int FailWith(const Error& error);
 int UsageError(std::string_view text);
+// kExitInterrupted, after the line "npumoe: interrupted", with `what` became of the work behind it, if that is said.
+int ExitInterrupted(std::string_view what = {});
 
 bool StdinIsTerminal();
 bool StdoutIsTerminal();
@@ -60,21 +64,13 @@ class LineReader {
   bool at_end_ = false;
 };
 
-// From here on the first Ctrl-C sets a flag that loops look at, and a second one before ClearInterrupt ends the
-// process.
+// For work that has something to keep: from here on the first Ctrl-C sets a flag that loops look at, and a second one
+// before ClearInterrupt ends the program at once.
 void CatchInterrupts();
+// What the system does with signals that nobody handles, instead.
+void LetInterruptsKill();
 bool Interrupted();
 void ClearInterrupt();
-
-// Threads started during its life never receive Ctrl-C, so it reaches the thread that waits for input. One that comes
-// meanwhile is delivered afterwards.
-class InterruptsHeld {
- public:
-  InterruptsHeld();
-  ~InterruptsHeld();
-  InterruptsHeld(const InterruptsHeld&) = delete;
-  InterruptsHeld& operator=(const InterruptsHeld&) = delete;
-};
 
 // Seconds of the monotonic clock.
 double Now();

@@ -144,7 +144,7 @@ int SelfTest(const std::string& device, const std::string& cache, bool as_json) 
     Note(fmt::format("doctor: {}", name));
     return !Interrupted();
   });
-  if (Interrupted()) return kExitInterrupted;
+  if (Interrupted()) return ExitInterrupted();
   if (!report) return FailWith(report.error());
   const Status written = WriteOut(as_json ? ProbesJson(*report).dump(2) + "\n" : ProbeTable(*report));
   if (!written) return FailWith(written.error());

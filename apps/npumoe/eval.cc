@@ -50,8 +50,9 @@ struct EvalFlags {
     max_tokens_ = app.add_option("--max-tokens", options.max_tokens, "read no more than so many tokens; 0 = all");
     window_ = app.add_option("--window", options.window_tokens, "tokens read together; 0 = the context, at most 2048");
     for (CLI::Option* option : {max_tokens_, window_}) option->take_last()->group(group);
-    app.add_flag("--no-agreement", no_agreement, "with --npu: do not run the CPU's exact run beside it")->group(group);
-    app.add_flag("--stats", stats, "print what the NPU did, layer by layer")->group(group);
+    agreement_ = app.add_flag("--no-agreement", no_agreement, "with --npu: do not run the CPU's exact run beside it");
+    stats_ = app.add_flag("--stats", stats, "with --npu: print what it did, layer by layer");
+    for (CLI::Option* option : {agreement_, stats_}) option->group(group);
     app.add_flag("--json", json, "print one JSON object")->group(group);
     std::vector<std::string> names;
     for (const EvalTask& known : EvalTasks()) names.emplace_back(known.name);
@@ -77,15 +78,10 @@ struct EvalFlags {
 
   // What does not go together, as a usage error.
   Status Check() {
-    const auto unwanted = [](std::initializer_list<CLI::Option*> options_given, const std::string& why) -> Status {
-      for (const CLI::Option* option : options_given) {
-        if (option->count() > 0) return Error{Code::kInvalidArgument, option->get_name() + ": " + why};
-      }
-      return Ok{};
-    };
+    if (const Status bad = npu.wanted() ? Status(Ok{}) : Refuse({agreement_, stats_}, "wants --npu too"); !bad) return bad;
     if (task.task.empty()) {
       if (file.empty()) return Error{Code::kInvalidArgument, "--file is required, or --task"};
-      return unwanted({shots_, length_, seed_, limit_, resume_}, "wants --task too");
+      return Refuse({shots_, length_, seed_, limit_, resume_}, "wants --task too");
     }
     const auto known = EvalTasks();
     const bool from_file = std::ranges::find(known, task.task, &EvalTask::name)->from_file;
@@ -94,14 +90,14 @@ struct EvalFlags {
                    fmt::format("--task {}: {}", task.task,
                                from_file ? "wants its items, --data FILE" : "makes its own texts, not --data")};
     }
-    if (const Status bad = unwanted({max_tokens_, window_}, "not with --task"); !bad) return bad;
-    return from_file ? unwanted({length_, seed_}, "of retrieval tasks only")
-                     : unwanted({shots_}, "of multiple choice only");
+    if (const Status bad = Refuse({max_tokens_, window_}, "not with --task"); !bad) return bad;
+    return from_file ? Refuse({length_, seed_}, "of retrieval tasks only")
+                     : Refuse({shots_}, "of multiple choice only");
   }
 
  private:
   CLI::Option *max_tokens_ = nullptr, *window_ = nullptr, *shots_ = nullptr, *length_ = nullptr, *seed_ = nullptr,
-              *limit_ = nullptr, *resume_ = nullptr;
+              *limit_ = nullptr, *resume_ = nullptr, *agreement_ = nullptr, *stats_ = nullptr;
 };
 
 struct Engines {
@@ -125,7 +121,7 @@ Result<Engines> OpenEngines(const EvalFlags& flags, const EngineOptions& options
 
 int Print(const EvalFlags& flags, const std::string& text, const RunReport& npu) {
   if (const Status written = WriteOut(text); !written) return FailWith(written.error());
-  if (flags.npu.wanted() && !flags.json) PrintNpuReport(npu, flags.stats);
+  if (flags.npu.wanted() && (flags.stats || !flags.json)) PrintNpuReport(npu, flags.stats);
   return kExitDone;
 }
 
@@ -138,8 +134,7 @@ int RunText(const EvalFlags& flags, Engines& engines, const std::string& text) {
                                });
   progress.Clear();
   if (!report && report.error().code == Code::kCancelled) {
-    Note("eval: interrupted before the end of the text, nothing is printed");
-    return kExitInterrupted;
+    return ExitInterrupted("the end of the text was not reached, nothing is printed");
   }
   if (!report) return FailWith(report.error());
   const RunIdentity identity = engines.engine.identity();
@@ -155,17 +150,15 @@ int RunItems(const EvalFlags& flags, Engines& engines, const TaskOptions& option
                               });
   progress.Clear();
   if (!report && report.error().code == Code::kCancelled) {
-    Note("eval: interrupted before the first item was done, nothing is printed");
-    return kExitInterrupted;
+    return ExitInterrupted("no item was done, nothing is printed");
   }
   if (!report) return FailWith(report.error());
   const RunIdentity identity = engines.engine.identity();
   const int code =
       Print(flags, flags.json ? TaskJson(*report, identity, options) : TaskText(*report, identity), report->npu);
   if (code != kExitDone || report->n_items == report->n_wanted) return code;
-  Note(fmt::format("eval: interrupted after {} of {} items{}", report->n_items, report->n_wanted,
-                   options.log_path.empty() ? "" : "; the same command goes on after them"));
-  return kExitInterrupted;
+  return ExitInterrupted(fmt::format("{} of {} items are done{}", report->n_items, report->n_wanted,
+                                     options.log_path.empty() ? "" : "; the same command goes on after them"));
 }
 
 }  // namespace
@@ -182,12 +175,11 @@ int RunEval(const std::vector<std::string>& args) {
   auto options = flags.engine.Options();
   if (!options) return UsageError("eval: " + options.error().message);
   if (const Status filled = flags.npu.Fill(*options); !filled) return UsageError("eval: " + filled.error().message);
-  if (!flags.npu.trace_path().empty()) return UsageError("eval: --trace: only 'npumoe run' writes one");
+  if (const Status good = flags.npu.CheckNoTrace(); !good) return UsageError("eval: " + good.error().message);
   if (const Status good = flags.Check(); !good) return UsageError("eval: " + good.error().message);
   if (const Status apart = CheckApart({flags.task.log_path}, {flags.engine.model(), flags.file}); !apart) {
     return UsageError("eval: " + apart.error().message);
   }
-  CatchInterrupts();
   std::string text;
   if (!flags.file.empty()) {
     auto read = ReadAll(flags.file, kMaxTextBytes);
@@ -196,6 +188,7 @@ int RunEval(const std::vector<std::string>& args) {
   }
   auto engines = OpenEngines(flags, *options);
   if (!engines) return FailWith(engines.error());
+  CatchInterrupts();
   if (flags.task.task.empty()) return RunText(flags, *engines, text);
   TaskOptions task = flags.task;
   task.data = std::move(text);

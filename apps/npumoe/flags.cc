@@ -2,6 +2,7 @@
 #include "apps/npumoe/flags.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -9,6 +10,7 @@
 #include <random>
 
 #include "apps/npumoe/console.h"
+#include "apps/npumoe/progress.h"
 #include "apps/npumoe/text.h"
 
 namespace npumoe {
@@ -185,6 +187,22 @@ CLI::Validator NotStdout(const std::string& what) {
   return {check, ""};
 }
 
+bool IsTyped(const CLI::Option& option) {
+  if (option.count() == 0) return false;
+  const char* const value = option.get_envname().empty() ? nullptr : std::getenv(option.get_envname().c_str());
+  // CLI11 takes the variable only where the command line has nothing.
+  return value == nullptr || option.results() != std::vector<std::string>{value};
+}
+
+Status Refuse(std::initializer_list<const CLI::Option*> options, std::string_view why) {
+  for (const CLI::Option* option : options) {
+    if (IsTyped(*option)) return Error{Code::kInvalidArgument, fmt::format("{}: {}", option->get_name(), why)};
+  }
+  return Ok{};
+}
+
+std::string OneOf(const std::vector<std::string_view>& names) { return fmt::format("one of: {}", fmt::join(names, ", ")); }
+
 CLI::Validator NumberIn(double low, double high) {
   const auto check = [low, high](std::string& text) {
     double value = 0;
@@ -230,8 +248,8 @@ void BindEnvironment(CLI::Option* option, const std::string& name) {
 }
 
 Result<Engine> OpenEngine(const std::string& path, const EngineOptions& options) {
-  const InterruptsHeld held;
-  return Engine::Open(path, options);
+  Progress progress("planning");
+  return Engine::Open(path, options, ShowingTime(progress));
 }
 
 Status CheckChatFormat(std::string_view name) {
@@ -278,6 +296,7 @@ void EngineFlags::AddTo(CLI::App& app) {
   BindEnvironment(batch, "BATCH");
   auto* ubatch = app.add_option("--ubatch-size", ubatch_,
                                 "-ub: chunk length, prompt tokens computed together; changes speed, not results");
+  ubatch_option_ = ubatch;
   ubatch->take_last()->check(CLI::Range(1u, kMaxChunkTokens))->group(group);
   BindEnvironment(ubatch, "UBATCH");
   auto* threads = app.add_option("-t,--threads", n_threads_, "threads; -1 = all cores");
@@ -310,6 +329,9 @@ Result<EngineOptions> EngineFlags::Options() const {
   options.n_threads = *threads;
   options.context_tokens = context_tokens_;
   options.chunk_tokens = std::min(batch_, ubatch_);
+  if (batch_ < ubatch_ && ubatch_option_->count() > 0) {
+    Note(fmt::format("note: -ub {}: chunks have {} tokens, as -b says", ubatch_, batch_));
+  }
   options.kv_type = *kv_type;
   options.activation_bits = activation_bits_;
   options.phimoe_llama_cpp = phimoe_llama_cpp_;

@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -23,10 +24,20 @@ std::optional<int> ParseFlags(CLI::App& app, Args args);
 // Refuses "-": of outputs that stdout cannot hold. `what` is "a file" or "a folder".
 CLI::Validator NotStdout(const std::string& what);
 
+// kInvalidArgument for the first of `options` that was given on the command line, with `why` it cannot be obeyed. What an
+// environment variable says stands for all commands, and for those that have no use for it is nothing.
+Status Refuse(std::initializer_list<const CLI::Option*> options, std::string_view why);
+// Whether the command line has it, and not only an environment variable.
+bool IsTyped(const CLI::Option& option);
+
+// "one of: a, b, c", for the help.
+std::string OneOf(const std::vector<std::string_view>& names);
+
 // A number in [low, high]; unlike CLI::Range not NaN.
 CLI::Validator NumberIn(double low, double high);
 
-// -m/-c/-b/-ub/-t/-ctk/-ctv and what belongs to them. `Options` after parsing only.
+// -m/-c/-b/-ub/-t/-ctk/-ctv and what belongs to them. `Options` after parsing only; it
+// says so when -ub is not obeyed, as in llama.cpp, because -b is smaller.
 class EngineFlags {
  public:
   void AddTo(CLI::App& app);
@@ -38,6 +49,7 @@ class EngineFlags {
   int32_t n_threads_ = -1;
   uint32_t activation_bits_ = 0, context_tokens_ = 0, batch_ = 2048, ubatch_ = 512;
   bool phimoe_llama_cpp_ = false;
+  CLI::Option* ubatch_option_ = nullptr;
 };
 
 // --temp, --top-k, ..., -s. A seed of -1 becomes a random one in Params().
@@ -52,7 +64,7 @@ class SamplerFlags {
   int64_t seed_ = -1;
 };
 
-// Engine::Open with Ctrl-C held back from the threads it starts.
+// Engine::Open with progress while a plan is made.
 Result<Engine> OpenEngine(const std::string& path, const EngineOptions& options);
 // An error that lists the built-in formats, unless `name` is one of them or empty.
 Status CheckChatFormat(std::string_view name);

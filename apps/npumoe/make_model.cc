@@ -43,7 +43,7 @@ int RunMakeModel(const std::vector<std::string>& args) {
   CatchInterrupts();  // a half-written file is removed, not left behind
   options.keep_going = [] { return !Interrupted(); };
   const auto bytes = MakeModel(options, out);
-  if (!bytes && bytes.error().code == Code::kCancelled) return kExitInterrupted;
+  if (!bytes && bytes.error().code == Code::kCancelled) return ExitInterrupted("nothing is written");
   if (!bytes) {
     // Impossible shapes are refused by the checks that files go through; here the flags are what is wrong.
     const Code code = bytes.error().code;

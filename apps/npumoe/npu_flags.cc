@@ -3,6 +3,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+
 #include "apps/npumoe/commands.h"
 #include "apps/npumoe/console.h"
 #include "apps/npumoe/flags.h"
@@ -25,6 +27,21 @@ std::string VariableOf(const CLI::Option& option) {
 
 }  // namespace
 
+Status CheckPlanFlags(PlanOptions& plan, const PlanFlagOptions& options) {
+  if (options.moe_batch->count() == 0) plan.moe_batch_tokens = std::max(plan.moe_batch_tokens, plan.chunk_tokens);
+  if (const Status good = CheckPlanOptions(plan); !good) return good;
+  if (plan.placement != "ours") {
+    const Status good = Refuse({options.moe_batch, options.order},
+                               fmt::format("of placement ours only, got {}", plan.placement));
+    if (!good) return good;
+  }
+  if (plan.expert_weights != "auto" && plan.attention_weights != "auto") {
+    const Status good = Refuse({options.max_weight_error}, "wants weights that are auto");
+    if (!good) return good;
+  }
+  return Ok{};
+}
+
 void NpuFlags::AddTo(CLI::App& app) {
   const std::string group = "NPU";
   auto* device = app.add_option(
@@ -35,15 +52,16 @@ void NpuFlags::AddTo(CLI::App& app) {
   plan_ = app.add_option("--plan", npu_.plan_path, "plan to run; default: the model's own, or one made now");
   stats_ =
       app.add_option("--routing-stats", npu_.stats_path, "what 'npumoe calibrate' wrote; default: the model's own");
-  placement_ = app.add_option("--placement", npu_.plan.placement, "for a plan made now: ours, cpu, naive, anemll, ...");
-  objective_ = app.add_option("--objective", npu_.plan.objective, "for a plan made now: time, energy or edp");
+  placement_ = app.add_option("--placement", npu_.plan.placement, "for a plan made now, " + OneOf(Placements()));
+  objective_ = app.add_option("--objective", npu_.plan.objective, "for a plan made now, " + OneOf(Objectives()));
   chunk_ = app.add_option("--npu-chunk", npu_.plan.chunk_tokens, "for a plan made now: tokens of an attention dispatch")
                ->check(CLI::Range(1u, kMaxChunkTokens));
   batch_ = app.add_option("--moe-batch", npu_.plan.moe_batch_tokens,
                           "for a plan made now: tokens whose experts run together")
                ->check(CLI::Range(1u, kMaxChunkTokens));
   order_ = app.add_option("--order", npu_.plan.order,
-                          "for a plan made now: layer-major, wavefront (a batch in two halves), or auto: by objective");
+                          "for a plan made now, of placement ours, " + OneOf(Orders()) +
+                              " (wavefront: a batch in two halves; auto: by objective)");
   expert_weights_ = app.add_option("--expert-weights", npu_.plan.expert_weights,
                                    "for a plan made now: fp16, int8, lut8, lut6, lut4, or auto: by measured error");
   attention_weights_ = app.add_option("--attention-weights", npu_.plan.attention_weights, "likewise");
@@ -54,9 +72,9 @@ void NpuFlags::AddTo(CLI::App& app) {
                              "rows above a capacity: exact computes them on the CPU, prune drops them, reroute gives "
                              "them to other experts; default: the plan's");
   placement_->check(CLI::IsMember(Placements()));
-  objective_->check(CLI::IsMember({"time", "energy", "edp"}));
-  order_->check(CLI::IsMember({"auto", "layer-major", "wavefront"}));
-  overflow_->check(CLI::IsMember({"exact", "prune", "reroute"}));
+  objective_->check(CLI::IsMember(Objectives()));
+  order_->check(CLI::IsMember(Orders()));
+  overflow_->check(CLI::IsMember(OverflowModes()));
   auto formats = WeightFormats();
   formats.push_back("auto");
   for (CLI::Option* option : {expert_weights_, attention_weights_}) option->check(CLI::IsMember(formats));
@@ -67,6 +85,7 @@ void NpuFlags::AddTo(CLI::App& app) {
   auto* cache =
       app.add_option("--cache", npu_.cache_folder, "folder of compiled programs [" + DefaultCacheFolder() + "]");
   BindEnvironment(cache->take_last()->group(group), "CACHE");
+  cache_ = cache;
   auto* limit = app.add_option("--cache-gb", cache_gb_, fmt::format("most GiB of it [{}]", kDefaultCacheBytes >> 30));
   limit->check(CLI::Range(1u, 1u << 20));
   auto* warm = app.add_option("--keep-warm", npu_.keep_warm_seconds,
@@ -74,10 +93,12 @@ void NpuFlags::AddTo(CLI::App& app) {
   warm->check(NumberIn(0.0, 86400.0));
   auto* spec = app.add_option("--npu-spec", npu_.spec,
                               "with coreml: plan with the numbers of this NPU, not of this machine");
+  cache_limit_ = limit, keep_warm_ = warm, spec_ = spec;
   for (CLI::Option* option : {limit, warm, spec}) {
     BindEnvironment(option->take_last()->group(group), VariableOf(*option));
   }
-  app.add_option("--trace", trace_path_, "write what ran where and when, for Perfetto")->take_last()->group(group);
+  trace_ = app.add_option("--trace", trace_path_, "write what ran where and when, for Perfetto");
+  trace_->take_last()->group(group);
 }
 
 std::vector<CLI::Option*> NpuFlags::Options() const {
@@ -88,12 +109,17 @@ std::vector<CLI::Option*> NpuFlags::Options() const {
 Status NpuFlags::Fill(EngineOptions& options) const {
   for (const CLI::Option* option : Options()) {
     if (option->count() == 0) continue;
-    if (!wanted() && !option->get_envname().empty()) continue;  // set for the runs with an NPU
+    if (!wanted() && !IsTyped(*option)) continue;  // a variable, set for the runs with an NPU
     if (!wanted()) return Error{Code::kInvalidArgument, option->get_name() + ": wants --npu too"};
     const bool is_making = option != plan_ && option != stats_ && option != overflow_;
     if (is_making && plan_->count() > 0) {
       return Error{Code::kInvalidArgument, option->get_name() + " and --plan: the plan says it already"};
     }
+  }
+  if (!wanted() || npu_.device.starts_with("sim:")) {
+    const Status good = Refuse({cache_, cache_limit_, keep_warm_, spec_},
+                               fmt::format("wants --npu coreml{}", wanted() ? ", got " + npu_.device : ""));
+    if (!good) return good;
   }
   options.npu = npu_;
   options.npu.cache_bytes = uint64_t{cache_gb_} << 30;
@@ -102,6 +128,10 @@ Status NpuFlags::Fill(EngineOptions& options) const {
   options.npu.make_plan = placement_->count() + objective_->count() + chunk_->count() + batch_->count() +
                               order_->count() + expert_weights_->count() + attention_weights_->count() + weight_error_->count() >
                           0;
+  if (options.npu.make_plan) {
+    const Status good = CheckPlanFlags(options.npu.plan, {batch_, order_, weight_error_});
+    if (!good) return good;
+  }
   options.trace = !trace_path_.empty();
   return Ok{};
 }

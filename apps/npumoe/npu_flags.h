@@ -6,20 +6,31 @@
 #include <string>
 #include <vector>
 
+#include "apps/npumoe/flags.h"
 #include "npumoe/engine.h"
 
 namespace npumoe {
 
+// Of a plan to be made.
+struct PlanFlagOptions {
+  const CLI::Option *moe_batch, *order, *max_weight_error;
+};
+// Sets a MoE batch that was not asked for to at least a chunk, and refuses what `plan` cannot obey.
+Status CheckPlanFlags(PlanOptions& plan, const PlanFlagOptions& options);
+
 class NpuFlags {
  public:
   void AddTo(CLI::App& app);
-  // Adds what was asked for to `options`. kInvalidArgument when a flag needs --npu and that is missing.
+  // Adds what was asked for to `options`. kInvalidArgument for a flag that cannot be obeyed: it needs --npu, Core ML or
+  // another placement, or contradicts another.
   Status Fill(EngineOptions& options) const;
 
   // --npu was not given and must be something: Core ML where there is one, or else the simulated NPU that the plan is for.
   void UseDefault(const std::string& model);
   bool wanted() const { return !npu_.device.empty(); }
   const std::string& trace_path() const { return trace_path_; }
+  // Of commands other than 'npumoe run'.
+  Status CheckNoTrace() const { return Refuse({trace_}, "only 'npumoe run' writes one"); }
 
  private:
   std::vector<CLI::Option*> Options() const;  // all but --npu and --trace
@@ -30,6 +41,7 @@ class NpuFlags {
   CLI::Option *plan_ = nullptr, *stats_ = nullptr, *placement_ = nullptr, *objective_ = nullptr, *chunk_ = nullptr,
               *batch_ = nullptr, *order_ = nullptr, *expert_weights_ = nullptr, *attention_weights_ = nullptr, *weight_error_ = nullptr,
               *overflow_ = nullptr;
+  CLI::Option *cache_ = nullptr, *cache_limit_ = nullptr, *keep_warm_ = nullptr, *spec_ = nullptr, *trace_ = nullptr;
 };
 
 // Says on stderr what the NPU did: one line, or with `whole` the table; fallbacks always.

@@ -12,6 +12,8 @@
 #include "apps/npumoe/commands.h"
 #include "apps/npumoe/console.h"
 #include "apps/npumoe/flags.h"
+#include "apps/npumoe/npu_flags.h"
+#include "apps/npumoe/progress.h"
 #include "apps/npumoe/text.h"
 #include "npumoe/calibrate.h"
 #include "npumoe/files.h"
@@ -26,6 +28,8 @@ struct PlanFlags {
   std::string model, stats, out, sample;
   PlanOptions options;
   bool explain = false, as_json = false;
+  CLI::Option *chunk_option = nullptr, *batch_option = nullptr, *order_option = nullptr, *prompt_option = nullptr,
+              *error_option = nullptr, *sample_option = nullptr;
 
   void AddTo(CLI::App& app) {
     app.add_option("-m,--model,model", model, "a GGUF file or a Hugging Face folder")->required();
@@ -33,17 +37,19 @@ struct PlanFlags {
                    "what 'npumoe calibrate' wrote; default: the file beside the model, if there is one");
     app.add_option("--npu", options.npu, "the NPU to plan for ('npumoe doctor' lists them) [m2-max]");
     const auto tokens = CLI::Range(1u, kMaxContextTokens);
-    app.add_option("--chunk,--npu-chunk", options.chunk_tokens, "prompt tokens of one attention dispatch [256]")
-        ->check(CLI::Range(1u, kMaxChunkTokens));
-    app.add_option("--moe-batch", options.moe_batch_tokens, "tokens whose experts run together [4096]")->check(tokens);
-    app.add_option("--order", options.order,
-                   "of 'ours': layer-major; wavefront: a batch in two halves, one's experts beside the other's attention; "
-                   "auto: whichever the objective prefers [auto]");
-    app.add_option("--prompt", options.prompt_tokens, "longest prompt that the plan covers [4096]")->check(tokens);
+    chunk_option = app.add_option("--chunk,--npu-chunk", options.chunk_tokens, "prompt tokens of one attention dispatch [256]");
+    chunk_option->check(CLI::Range(1u, kMaxChunkTokens));
+    batch_option = app.add_option("--moe-batch", options.moe_batch_tokens, "of 'ours': tokens whose experts run together, at least a chunk [4096]");
+    batch_option->check(tokens);
+    order_option = app.add_option("--order", options.order,
+                   "of 'ours', " + OneOf(Orders()) + " (wavefront: a batch in two halves, one's experts beside the "
+                   "other's attention; auto: whichever the objective prefers) [auto]");
+    prompt_option = app.add_option("--prompt", options.prompt_tokens, "longest prompt that the plan covers [4096]");
+    prompt_option->check(tokens);
     app.add_option("--tiers", options.n_tiers, "capacities of a layer in the paper's plans [3]")
         ->check(CLI::Range(1u, 64u));
-    app.add_option("--objective", options.objective, "time, energy or edp, their product [time]");
-    app.add_option("--placement", options.placement, fmt::format("{} [ours]", fmt::join(Placements(), ", ")));
+    app.add_option("--objective", options.objective, OneOf(Objectives()) + " (edp: the product of time and energy) [time]");
+    app.add_option("--placement", options.placement, OneOf(Placements()) + " [ours]");
     app.add_option("--mode,--overflow", options.mode,
                    "rows above a capacity: exact computes them on the CPU, prune drops them, reroute gives them to "
                    "other experts [exact]");
@@ -51,10 +57,10 @@ struct PlanFlags {
         "--expert-weights", options.expert_weights,
         "fp16, int8, lut8, lut6 or lut4 (palettes of 256, 64, 16 values), or auto: chosen by measured error [fp16]");
     app.add_option("--attention-weights", options.attention_weights, "likewise [fp16]");
-    app.add_option("--max-weight-error", options.max_weight_error,
-                   fmt::format("relative error of outputs that auto allows [{}]", kMaxWeightError))
-        ->check(CLI::PositiveNumber);
-    app.add_option("-f,--file", sample, "text whose first tokens errors are measured on; - = stdin; default: built in");
+    error_option = app.add_option("--max-weight-error", options.max_weight_error,
+                                  fmt::format("relative error of outputs that auto allows [{}]", kMaxWeightError));
+    error_option->check(CLI::PositiveNumber);
+    sample_option = app.add_option("-f,--file", sample, "text whose first tokens errors are measured on; - = stdin; default: built in");
     app.add_flag("--phimoe-llama-cpp", options.phimoe_llama_cpp, "PhiMoE as llama.cpp computes it");
     app.add_flag("--explain", explain, "the reason of every decision");
     app.add_option("-o,--output", out, "file to write; - = stdout; default: plan.json beside the model");
@@ -140,6 +146,19 @@ std::string JsonSummary(const PlanDocument& plan, const PlanFlags& flags, const 
   return json.dump(2) + "\n";
 }
 
+// Lengths that the model's context or the NPU does not allow are not refused, but said.
+void NoteWhatIsOtherwise(const PlanDocument& plan, const PlanFlags& flags) {
+  const auto note = [](const CLI::Option& option, uint32_t wanted, uint32_t got) {
+    if (option.count() == 0 || wanted == got) return;
+    Note(fmt::format("note: {} {}: planned with {}: what the model's context and the NPU allow (--explain says more)",
+                     option.get_name(), wanted, got));
+  };
+  const PlanOptions& o = flags.options;
+  note(*flags.chunk_option, o.chunk_tokens, plan.chunk_tokens);
+  note(*flags.batch_option, o.moe_batch_tokens, plan.batch_tokens);
+  note(*flags.prompt_option, o.prompt_tokens, plan.prompt_tokens);
+}
+
 int Finish(const Status& status) { return status.ok() ? kExitDone : FailWith(status.error()); }
 
 }  // namespace
@@ -156,9 +175,19 @@ int RunPlan(const std::vector<std::string>& args) {
   if (const Status apart = CheckApart({flags.out}, {flags.model, own_stats, flags.sample}); !apart) {
     return UsageError("plan: " + apart.error().message);
   }
+  if (const Status good = CheckPlanFlags(flags.options, {flags.batch_option, flags.order_option, flags.error_option});
+      !good) {
+    return UsageError("plan: " + good.error().message);
+  }
   // Whoever asks for reasons, or reads JSON, learns what a format costs.
   const bool only_fp16 = flags.options.expert_weights == "fp16" && flags.options.attention_weights == "fp16";
   flags.options.measure_weights = !only_fp16 && (flags.explain || flags.as_json);
+  const bool chooses = flags.options.expert_weights == "auto" || flags.options.attention_weights == "auto";
+  if (!chooses && !flags.options.measure_weights) {
+    const Status good = Refuse({flags.sample_option}, "no errors are measured: wants weights that are auto, or others than "
+                                                      "fp16 with --explain or --json");
+    if (!good) return UsageError("plan: " + good.error().message);
+  }
   if (!flags.sample.empty()) {
     auto text = ReadAll(flags.sample, kMaxSampleBytes);
     if (!text) return FailWith(text.error());
@@ -167,10 +196,14 @@ int RunPlan(const std::vector<std::string>& args) {
   }
   const auto stats = ReadStats(flags);
   if (!stats) return FailWith(stats.error());
-  const auto plan = MakePlanDocument(flags.model, stats->text, stats->path, flags.options);
+  Progress progress("planning");
+  const auto plan =
+      MakePlanDocument(flags.model, stats->text, stats->path, flags.options, ShowingTime(progress));
+  progress.Clear();
   if (!plan && plan.error().code == Code::kInvalidArgument) return UsageError("plan: " + plan.error().message);
   if (!plan) return FailWith(plan.error());
 
+  NoteWhatIsOtherwise(*plan, flags);
   std::string reasons;
   for (const std::string& reason : plan->reasons) reasons += fmt::format("{}\n", OneLine(reason));
   if (flags.out == "-") {

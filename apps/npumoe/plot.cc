@@ -24,7 +24,6 @@ int RunPlot(const std::vector<std::string>& args) {
     output = stats == "-" ? "-" : (stats.ends_with(".json") ? stats.substr(0, stats.size() - 5) : stats) + ".svg";
   }
   if (const Status apart = CheckApart({output}, {stats}); !apart) return UsageError("plot: " + apart.error().message);
-  CatchInterrupts();
   const auto json = ReadAll(stats, kMaxStatsBytes);
   if (!json) return FailWith(json.error());
   const auto svg = CalibrationSvg(*json, stats == "-" ? "stdin" : stats);

@@ -13,13 +13,19 @@ namespace npumoe {
 namespace {
 
 constexpr double kQuietSeconds = 1.0;
-constexpr double kLongestSilence = 30.0;  // seconds
+constexpr double kRedrawSeconds = 0.1;
 
 // "41 s", "3 min", "2 h 5 min".
 std::string Duration(double seconds) {
   if (seconds < 90) return fmt::format("{:.0f} s", seconds);
   const auto minutes = static_cast<uint64_t>(seconds / 60 + 0.5);
   return minutes < 90 ? fmt::format("{} min", minutes) : fmt::format("{} h {} min", minutes / 60, minutes % 60);
+}
+
+// "12.3 items/s"; below one in ten seconds "31.4 s/item".
+std::string Speed(double per_second, const std::string& unit, const std::string& rate) {
+  if (per_second >= 0.1) return fmt::format("{:.1f} {}", per_second, rate);
+  return fmt::format("{:.1f} s/{}", 1 / per_second, unit.substr(0, unit.size() - 1));
 }
 
 }  // namespace
@@ -29,32 +35,49 @@ Progress::Progress(std::string name, std::string unit, std::string rate)
       unit_(std::move(unit)),
       rate_(std::move(rate)),
       start_(Now()),
-      terminal_(StderrIsTerminal()) {}
+      terminal_(StderrIsTerminal()),
+      counted_from_(start_) {
+  if (terminal_) next_seconds_ = 0;
+}
 
 void Progress::ShowFrom(double done, double total) {
   if (!first_done_) first_done_ = done;
   Draw(done, total, *first_done_);
 }
 
-void Progress::Draw(double done, double total, double done_before) {
+void Progress::ShowTime() {
   const double elapsed = Now() - start_;
+  if (IsDue(elapsed, false)) Write(fmt::format("{}: {} so far", name_, Duration(elapsed)));
+}
+
+void Progress::Draw(double done, double total, double done_before) {
+  const double now = Now(), elapsed = now - start_;
   total = std::max(total, 1.0);
   done = std::min(done, total);
   const double done_now = done - done_before;
-  const double tenth = std::floor(done * 10 / total);
-  if (elapsed < kQuietSeconds) return;
-  if (!(done_now > 0)) {  // no rate yet, and off a terminal nothing to tell
-    if (terminal_) WriteErr(fmt::format("\r{}: {:.0f} of {:.0f} {}\033[K", name_, std::floor(done), total, unit_));
-    drawn_ = terminal_;
+  if (!(done_now > 0)) {  // no rate yet
+    counted_from_ = now;
+    if (IsDue(elapsed, false)) {
+      Write(fmt::format("{}: {:.0f} of {:.0f} {}, {} so far", name_, std::floor(done), total, unit_, Duration(elapsed)));
+    }
     return;
   }
-  if (!terminal_ && tenth < next_tenth_ && elapsed < next_seconds_) return;
+  const double tenth = std::floor(done * 10 / total);
+  if (!IsDue(elapsed, tenth >= next_tenth_)) return;
   next_tenth_ = tenth + 1;
-  next_seconds_ = elapsed + kLongestSilence;
-  const double per_second = done_now / elapsed;
-  const std::string line =
-      fmt::format("{}: {:.0f} of {:.0f} {} ({:.0f} %), {:.1f} {}, {} left", name_, std::floor(done), total, unit_,
-                  std::floor(done * 100 / total), per_second, rate_, Duration((total - done) / per_second));
+  const double per_second = done_now / std::max(now - counted_from_, 1e-9);
+  Write(fmt::format("{}: {:.0f} of {:.0f} {} ({:.0f} %), {}, {} left", name_, std::floor(done), total, unit_,
+                    std::floor(done * 100 / total), Speed(per_second, unit_, rate_),
+                    Duration((total - done) / per_second)));
+}
+
+bool Progress::IsDue(double elapsed, bool is_news) {
+  if (elapsed < kQuietSeconds || (elapsed < next_seconds_ && !is_news)) return false;
+  next_seconds_ = elapsed + (terminal_ ? kRedrawSeconds : kLongestSilence);
+  return true;
+}
+
+void Progress::Write(const std::string& line) {
   WriteErr(terminal_ ? "\r" + line + "\033[K" : "npumoe: " + line + "\n");
   drawn_ = terminal_;
 }

@@ -19,6 +19,7 @@
 #include "apps/npumoe/routing_flags.h"
 #include "apps/npumoe/text.h"
 #include "npumoe/files.h"
+#include "npumoe/plan.h"
 
 namespace npumoe {
 namespace {
@@ -47,6 +48,7 @@ struct ReportFlags {
   std::string output = "report.html";
   int64_t n_threads = -1;
   bool published = false;
+  CLI::Option* output_option = nullptr;
 
   void AddTo(CLI::App& app) {
     SimulateOptions& o = options.simulate;
@@ -61,7 +63,7 @@ struct ReportFlags {
         ->check(CLI::Range(1u, kMaxChunkTokens));
     app.add_option("--moe-batch", o.moe_batch_tokens, "tokens whose experts run together in 'ours' [4096]")
         ->check(CLI::Range(1u, kMaxContextTokens));
-    app.add_option("--order", o.order, "of 'ours': layer-major, wavefront (two halves in flight), auto [auto]");
+    app.add_option("--order", o.order, "of 'ours', " + OneOf(Orders()) + " (wavefront: two halves in flight) [auto]");
     routing.AddTo(app, o);
     app.add_option("--expert-weights", o.expert_weights, "fp16, int8, lut8, lut6 or lut4 [int8, as the paper]");
     app.add_option("--attention-weights", o.attention_weights, "likewise [fp16]");
@@ -69,7 +71,8 @@ struct ReportFlags {
     app.add_option("--seeds", o.n_seeds, "prompts, each with its own routing [5]")->check(CLI::Range(1u, 10000u));
     app.add_option("-s,--seed", o.seed, "of the first [1]");
     app.add_option("-t,--threads", n_threads, "simulations at once [all cores]");
-    app.add_option("-o,--output", output, "file to write, - for stdout [report.html]")->take_last();
+    output_option = app.add_option("-o,--output", output, "file to write, - for stdout [report.html]");
+    output_option->take_last();
     app.add_flag("--published", published, "print the paper's figures with their sources as JSON, and no page");
   }
 };
@@ -94,7 +97,11 @@ int RunSimulationReport(const std::vector<std::string>& args) {
   ReportFlags flags;
   flags.AddTo(app);
   if (const auto exit_code = ParseFlags(app, args)) return *exit_code;
+  if (const Status good = flags.routing.Check(); !good) return UsageError("report: " + good.error().message);
   if (flags.published) {
+    if (const Status good = Refuse({flags.output_option}, "not with --published, which goes to stdout"); !good) {
+      return UsageError("report: " + good.error().message);
+    }
     const Status written = WriteOut(PublishedJson());
     return written ? kExitDone : FailWith(written.error());
   }
@@ -109,16 +116,14 @@ int RunSimulationReport(const std::vector<std::string>& args) {
   if (const Status can = CheckOutputFile(to_stdout ? "" : flags.output); !can) return FailWith(can.error());
   if (const Status read = flags.routing.Read(flags.options.simulate); !read) return FailWith(read.error());
 
-  CatchInterrupts();
-  Progress progress("report", "items", "items/s");
+  Progress progress("report", "prompts", "prompts/s");
   const auto html = MakeReport(flags.options, [&](size_t done, size_t total) {
     progress.Show(done, total);
-    return !Interrupted();
+    return true;  // Ctrl-C ends the program: there is nothing to keep
   });
   progress.Clear();
   if (!html) {
     const Error& error = html.error();
-    if (error.code == Code::kCancelled) return kExitInterrupted;
     const bool usage = error.code == Code::kInvalidArgument || error.code == Code::kNotFound;
     return usage ? UsageError("report: " + error.message) : FailWith(error);
   }

@@ -14,6 +14,8 @@ class RoutingFlags {
  public:
   // Values of the other flags go to `options`, which must outlive parsing.
   void AddTo(CLI::App& app, SimulateOptions& options);
+  // After parsing; kInvalidArgument for a flag that cannot be obeyed.
+  Status Check() const;
   // After parsing: zipf:... as it is, a file's statistics into `options`.
   Status Read(SimulateOptions& options) const;
   // The file, or empty.
@@ -21,6 +23,7 @@ class RoutingFlags {
 
  private:
   std::string routing_ = "zipf:0.6,0.3";
+  const CLI::Option* drift_ = nullptr;
 };
 
 }  // namespace npumoe

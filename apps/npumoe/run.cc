@@ -30,7 +30,10 @@ struct RunFlags {
   int64_t max_tokens = -1;
   bool escape = true, parse_special = false, chat = false;
   bool no_display_prompt = false, show_special = false, verbose_prompt = false, stats = false, json = false;
-  CLI::Option *prompt_option = nullptr, *file_option = nullptr, *system_option = nullptr;
+  CLI::Option *prompt_option = nullptr, *file_option = nullptr, *system_option = nullptr,
+              *special_option = nullptr;
+
+  bool is_chat() const { return chat || !chat_template.empty() || system_option->count() > 0; }
 
   void AddTo(CLI::App& app) {
     engine.AddTo(app);
@@ -44,7 +47,9 @@ struct RunFlags {
                       ->group(group);
     app.add_flag("-e,--escape,!--no-escape", escape, "\\n, \\t, \\xNN and the like in -p become bytes; on by default")
         ->group(group);
-    app.add_flag("--parse-special", parse_special, "control tokens written in the prompt act as such")->group(group);
+    special_option =
+        app.add_flag("--parse-special", parse_special, "control tokens written in the prompt act as such; not in a chat");
+    special_option->group(group);
     app.add_flag("--chat", chat, "the prompt is a question in the model's chat format")->group(group);
     auto* chat_option = app.add_option("--chat-template", chat_template, "the same in a named built-in format")
                             ->take_last()
@@ -98,7 +103,7 @@ struct Prompt {
 
 Result<Prompt> EncodePrompt(const Engine& engine, const RunFlags& flags, std::string text) {
   Prompt prompt;
-  prompt.is_chat = flags.chat || !flags.chat_template.empty() || flags.system_option->count() > 0;
+  prompt.is_chat = flags.is_chat();
   if (!prompt.is_chat) {
     prompt.tokens = engine.Tokenize(text, /*add_special=*/true, flags.parse_special);
     prompt.shown = std::move(text);
@@ -186,7 +191,7 @@ int Answer(const RunFlags& flags, Engine& engine, const Prompt& prompt) {
     const Status traced = WriteOutputFile(flags.npu.trace_path(), session->TraceJson());
     if (!traced) return FailWith(traced.error());
   }
-  return generation->reason == StopReason::kInterrupted ? kExitInterrupted : kExitDone;
+  return generation->reason == StopReason::kInterrupted ? ExitInterrupted() : kExitDone;
 }
 
 }  // namespace
@@ -201,6 +206,10 @@ int RunRun(const std::vector<std::string>& args) {
   if (const Status filled = flags.npu.Fill(*options); !filled) return UsageError("run: " + filled.error().message);
   if (const Status known = CheckChatFormat(flags.chat_template); !known)
     return UsageError("run: " + known.error().message);
+  if (flags.is_chat()) {
+    const Status good = Refuse({flags.special_option}, "not in a chat, where a prompt is what its user says");
+    if (!good) return UsageError("run: " + good.error().message);
+  }
   if (flags.npu.trace_path() == "-") return UsageError("run: --trace: wants a file: stdout has the text");
   const auto& npu = options->npu;
   if (const Status apart =
@@ -210,7 +219,6 @@ int RunRun(const std::vector<std::string>& args) {
   }
   // Known now, not after the run.
   if (const Status writable = CheckOutputFile(flags.npu.trace_path()); !writable) return FailWith(writable.error());
-  CatchInterrupts();
   auto text = ReadPrompt(flags);
   if (!text)
     return text.error().code == Code::kInvalidArgument ? UsageError(text.error().message) : FailWith(text.error());
@@ -221,6 +229,7 @@ int RunRun(const std::vector<std::string>& args) {
   const auto prompt = EncodePrompt(*engine, flags, std::move(*text));
   if (!prompt) return FailWith(prompt.error());
   if (flags.verbose_prompt) ListTokens(*engine, prompt->tokens);
+  CatchInterrupts();
   return Answer(flags, *engine, *prompt);
 }
 

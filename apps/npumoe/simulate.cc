@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,8 @@ struct SimulateFlags {
   RoutingFlags routing;
   SimulateOptions options;
   bool as_json = false, details = false;
+  std::vector<const CLI::Option*> of_ours;
+  const CLI::Option *json_option = nullptr, *details_option = nullptr;
 
   void AddTo(CLI::App& app) {
     app.add_option("-m,--model,model", models,
@@ -41,15 +44,20 @@ struct SimulateFlags {
     app.add_option("--npu", npus, "machines ('npumoe doctor' lists them) [m2-max]")->delimiter(',');
     app.add_option("-p,--prompt", prompts, "prompt lengths in tokens, as 1024,4096 [4096]");
     app.add_option("--chunk,--npu-chunk", chunks, "prompt tokens of one attention dispatch, as 256,512 [256]");
-    app.add_option("--moe-batch", options.moe_batch_tokens, "tokens whose experts run together in 'ours' [4096]")
-        ->check(CLI::Range(1u, kMaxContextTokens));
-    app.add_option("--order", options.order, "of 'ours': layer-major, wavefront (two halves in flight), auto [auto]");
+    auto* batch =
+        app.add_option("--moe-batch", options.moe_batch_tokens, "tokens whose experts run together in 'ours' [4096]");
+    batch->check(CLI::Range(1u, kMaxContextTokens));
+    auto* order = app.add_option("--order", options.order,
+                                 "of 'ours', " + OneOf(Orders()) + " (wavefront: two halves in flight) [auto]");
     routing.AddTo(app, options);
     app.add_option("--placement", placements,
-                   fmt::format("some of {} ({} is the paper's name of {}) [all of them]", fmt::join(Placements(), ", "),
+                   fmt::format("some of: {} ({} is the paper's name of {}) [all of them]", fmt::join(Placements(), ", "),
                                kPaperPlan, kPaperPlacement))
         ->delimiter(',');
-    app.add_option("--objective", objectives, "of ours: time, energy, edp [time]")->delimiter(',');
+    auto* objective = app.add_option("--objective", objectives,
+                                     fmt::format("of 'ours', some of: {} [time]", fmt::join(Objectives(), ", ")));
+    objective->delimiter(',');
+    of_ours = {batch, order, objective};
     app.add_option("--expert-weights", options.expert_weights, "fp16, int8, lut8, lut6 or lut4 [fp16]");
     app.add_option("--attention-weights", options.attention_weights, "likewise [fp16]");
     app.add_option("--tiers", options.n_tiers, "capacities of a layer in the paper's plans [3]")
@@ -58,8 +66,22 @@ struct SimulateFlags {
     app.add_option("-s,--seed", options.seed, "of the first [1]");
     app.add_option("--sweep", sweep, "write one row per placement of every combination; .csv or .json")
         ->check(NotStdout("a file, .csv or .json"));
-    app.add_flag("--json", as_json, "everything as JSON");
-    app.add_flag("--details", details, "with --json: tier maps, popularity, one layer's time line");
+    json_option = app.add_flag("--json", as_json, "everything as JSON");
+    details_option =
+        app.add_flag("--details", details, "with --json or --sweep X.json: tier maps, popularity, one layer's time line");
+  }
+
+  // Flags that cannot be obeyed.
+  Status Check() const {
+    if (!placements.empty() && std::ranges::find(placements, "ours") == placements.end()) {
+      for (const CLI::Option* option : of_ours) {
+        if (const Status good = Refuse({option}, "of placement ours only, which is not asked for"); !good) return good;
+      }
+    }
+    if (!as_json && !sweep.ends_with(".json")) {
+      if (const Status good = Refuse({details_option}, "wants --json or --sweep X.json"); !good) return good;
+    }
+    return sweep.empty() ? Status(Ok{}) : Refuse({json_option}, "not with --sweep, whose file says what it is");
   }
 };
 
@@ -70,27 +92,41 @@ std::string Table(const SimulateReport& report) {
       "{} on {} ({}), {} prompt tokens in chunks of {}, routing {}, {} seeds; simulated, mean +- deviation\n\n",
       report.model, report.npu, report.npu_title, report.prompt_tokens, report.chunk_tokens, report.routing,
       report.n_seeds);
-  text +=
-      "| placement | TTFT s | mJ/token | CPU busy s | padding | dropped | over, on the CPU | rows on the NPU | gap to "
+  double most_seconds = 0, most_joules = 0;
+  for (const SimulatedPlacement& p : report.placements) {
+    most_seconds = std::max(most_seconds, p.ttft_seconds.mean);
+    most_joules = std::max(most_joules, p.joules_per_token.mean);
+  }
+  const Prefixed time = UnitFor(most_seconds, "s"), energy = UnitFor(most_joules, "J");
+  const auto seconds = [&](double value) { return ThreePlaces(value * time.per_unit); };
+  const auto with_deviation = [](const SimulatedValue& value, const Prefixed& unit) {
+    return fmt::format("{} +-{}", ThreePlaces(value.mean * unit.per_unit), ThreePlaces(value.deviation * unit.per_unit));
+  };
+  const auto name_of = [](const SimulatedPlacement& p) {
+    return p.placement + (p.objective == "time" ? "" : ", " + p.objective);
+  };
+  text += fmt::format(
+      "| placement | TTFT {} | {}/token | CPU busy {} | padding | dropped | over, on the CPU | rows on the NPU | gap to "
       "bound |\n"
-      "|---|---:|---:|---:|---:|---:|---:|---:|---:|\n";
+      "|---|---:|---:|---:|---:|---:|---:|---:|---:|\n",
+      time.name, energy.name, time.name);
   for (const SimulatedPlacement& p : report.placements) {
     const bool any = p.on_npu.mean > 0;
-    text += fmt::format("| {}{} | {:.3f} +-{:.3f} | {:.2f} +-{:.2f} | {:.3f} | {} | {} | {} | {} | {} |\n", p.placement,
-                        p.objective == "time" ? "" : ", " + p.objective, p.ttft_seconds.mean, p.ttft_seconds.deviation,
-                        1e3 * p.joules_per_token.mean, 1e3 * p.joules_per_token.deviation, p.cpu_seconds.mean,
-                        any ? Percent(p.padding) : "-", Percent(p.dropped), Percent(p.spilled), Percent(p.on_npu),
-                        Percent(p.gap));
+    text += fmt::format("| {} | {} | {} | {} | {} | {} | {} | {} | {} |\n", name_of(p),
+                        with_deviation(p.ttft_seconds, time), with_deviation(p.joules_per_token, energy),
+                        seconds(p.cpu_seconds.mean), any ? Percent(p.padding) : "-", Percent(p.dropped),
+                        Percent(p.spilled), Percent(p.on_npu), Percent(p.gap));
   }
-  text +=
-      "\n| placement | attention | router | experts | pack | scatter | load | output | of it dispatch floors |\n"
-      "|---|---:|---:|---:|---:|---:|---:|---:|---:|\n";
+  text += fmt::format(
+      "\n| placement, {} | attention | router | experts | pack | scatter | load | output | of it dispatch floors |\n"
+      "|---|---:|---:|---:|---:|---:|---:|---:|---:|\n",
+      time.name);
   for (const SimulatedPlacement& p : report.placements) {
-    text += fmt::format("| {} |", p.placement);
-    for (const SimulatedStage& stage : p.stages) text += fmt::format(" {:.3f} |", stage.seconds);
-    text += fmt::format(" {:.3f} |\n", p.floor_seconds);
+    text += fmt::format("| {} |", name_of(p));
+    for (const SimulatedStage& stage : p.stages) text += fmt::format(" {} |", seconds(stage.seconds));
+    text += fmt::format(" {} |\n", seconds(p.floor_seconds));
   }
-  text += fmt::format("\nseconds, simulated on {}\n", report.npu);
+  text += fmt::format("\nsimulated on {}\n", report.npu);
   for (const SimulatedPlacement& p : report.placements) {
     if (p.placement != "ours") continue;
     const bool halves = p.order == "wavefront";
@@ -172,6 +208,8 @@ int RunSimulate(const std::vector<std::string>& args) {
   if (!flags.sweep.empty() && !flags.sweep.ends_with(".csv") && !flags.sweep.ends_with(".json")) {
     return UsageError(fmt::format("simulate: --sweep {}: wanted a name that ends in .csv or .json", flags.sweep));
   }
+  if (const Status good = flags.Check(); !good) return UsageError("simulate: " + good.error().message);
+  if (const Status good = flags.routing.Check(); !good) return UsageError("simulate: " + good.error().message);
   if (!flags.sweep.empty()) {
     std::vector<std::string> inputs = flags.models;
     for (const std::string& model : flags.models) inputs.push_back(model + "/config.json");
@@ -190,18 +228,16 @@ int RunSimulate(const std::vector<std::string>& args) {
   const auto combinations = Combinations(flags);
   if (!combinations) return UsageError("simulate: " + combinations.error().message);
 
-  CatchInterrupts();
   std::vector<SimulateReport> reports;
   Progress progress("simulate", "prompts", "prompts/s");
   for (const SimulateOptions& options : *combinations) {
     auto report = Simulate(options, [&](size_t done_prompts, size_t n_prompts) {
       progress.Show(reports.size() * n_prompts + done_prompts, combinations->size() * n_prompts);
-      return !Interrupted();
+      return true;  // Ctrl-C ends the program: there is nothing to keep
     });
     if (!report) {
       progress.Clear();
       const Error& error = report.error();
-      if (error.code == Code::kCancelled) return kExitInterrupted;
       const bool usage = error.code == Code::kInvalidArgument || error.code == Code::kNotFound;
       return usage ? UsageError("simulate: " + error.message) : FailWith(error);
     }

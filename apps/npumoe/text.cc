@@ -6,8 +6,11 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
+#include <cstdlib>
 #include <optional>
 #include <span>
+#include <utility>
 
 namespace npumoe {
 namespace {
@@ -131,6 +134,22 @@ std::string FormatCount(uint64_t count) {
   return Scaled(count, 1000.0, kUnits);
 }
 
+std::string ThreePlaces(double value) {
+  if (value == 0 || !std::isfinite(value)) return fmt::format("{:.3g}", value);
+  // Of the rounded value: 9.996 has two digits before the point.
+  const double rounded = std::strtod(fmt::format("{:.2e}", value).c_str(), nullptr);
+  const int before = static_cast<int>(std::floor(std::log10(std::fabs(rounded)))) + 1;
+  return fmt::format("{:.{}f}", value, std::clamp(3 - before, 0, 15));
+}
+
+Prefixed UnitFor(double largest, std::string_view unit) {
+  constexpr std::array<std::pair<const char*, double>, 4> kPrefixes{{{"", 1}, {"m", 1e3}, {"u", 1e6}, {"n", 1e9}}};
+  for (const auto& [prefix, per_unit] : kPrefixes) {
+    if (largest * per_unit >= 0.9995 || largest <= 0) return {fmt::format("{}{}", prefix, unit), per_unit};
+  }
+  return {fmt::format("n{}", unit), 1e9};
+}
+
 std::string NamedLine(size_t width, std::string_view name, std::string_view value) {
   return fmt::format("{:<{}} {}\n", name, width, OneLine(value));
 }
@@ -156,10 +175,10 @@ std::string OneLine(std::string_view text) {
   return line;
 }
 
-std::string Shortened(std::string_view text) {
-  if (text.size() <= kMaxShownBytes) return std::string(text);
+std::string Shortened(std::string_view text, size_t limit) {
+  if (text.size() <= limit) return std::string(text);
   const auto inside = [&](size_t at) { return (static_cast<uint8_t>(text[at]) & 0xC0) == 0x80; };
-  size_t head = kMaxShownBytes / 2, tail = text.size() - (kMaxShownBytes - head - 3);
+  size_t head = limit / 2, tail = text.size() - (limit - head - 3);
   while (head > 0 && inside(head)) --head;
   while (tail < text.size() && inside(tail)) ++tail;
   return fmt::format("{}...{}", text.substr(0, head), text.substr(tail));

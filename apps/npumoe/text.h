@@ -16,13 +16,23 @@ std::string FormatBytes(uint64_t bytes);
 // "30.53 B", "131.07 M", "4.10 K", "12": powers of 1,000.
 std::string FormatCount(uint64_t count);
 
+// Of three digits, or all that stand before the point: "1234", "12.3", "0.0123", "0" for 0; no exponent above 1e-12.
+std::string ThreePlaces(double value);
+// A unit in which `largest` has one to three digits before the point, or the smallest of them: s, ms, us, ns. `unit` is
+// "s", "J" or the like.
+struct Prefixed {
+  std::string name;  // "ms"
+  double per_unit;   // 1e3
+};
+Prefixed UnitFor(double largest, std::string_view unit);
+
 // `text` in one line that a terminal cannot take for commands: control characters and invalid UTF-8 become \n, \t or
 // \xNN. For people to read, not to parse back.
 std::string OneLine(std::string_view text);
 
-// Of a longer `text` its beginning, "..." and its end, together kMaxShownBytes or a little less; UTF-8 characters stay whole.
+// Of a longer `text` its beginning, "..." and its end, together `limit` or a little less; UTF-8 characters stay whole.
 inline constexpr size_t kMaxShownBytes = 80;
-std::string Shortened(std::string_view text);
+std::string Shortened(std::string_view text, size_t limit = kMaxShownBytes);
 
 // One line of a report: the name, padded to `width`, and the value in one line (OneLine).
 std::string NamedLine(size_t width, std::string_view name, std::string_view value);

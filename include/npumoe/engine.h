@@ -135,8 +135,9 @@ class Session;
 // Thread-safe after construction, but sessions of one engine take turns: one call at a time.
 class Engine {
  public:
-  // `path`: a .gguf file (any part of a split) or a Hugging Face folder.
-  static Result<Engine> Open(const std::string& path, const EngineOptions& options);
+  // `path`: a .gguf file (any part of a split) or a Hugging Face folder. `go_on` is asked while a plan is made for
+  // options.npu; kCancelled soon after it said no.
+  static Result<Engine> Open(const std::string& path, const EngineOptions& options, const GoOnFn& go_on = {});
   Engine(Engine&&) noexcept;
   Engine& operator=(Engine&&) noexcept;
   ~Engine();

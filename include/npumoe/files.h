@@ -15,6 +15,10 @@ namespace npumoe {
 // refused.
 Status WriteOutputFile(const std::string& path, std::string_view bytes);
 
+// Removes the temporary files of all outputs that are being written, in every thread. Async-signal-safe: for a handler
+// that ends the program at once.
+void RemoveUnfinishedFiles() noexcept;
+
 // Whether WriteOutputFile could begin; nothing is left. An empty path is fine.
 Status CheckOutputFile(const std::string& path);
 

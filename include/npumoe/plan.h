@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,10 +16,14 @@ namespace npumoe {
 // held-out text within 0.2 %) and lut4 (13 %, up to 2 %); the tables are in docs/weights.md.
 inline constexpr double kMaxWeightError = 0.05;
 
+// Whether work shall go on; asked on the thread that works, again and again: planning a large model takes minutes.
+using GoOnFn = std::function<bool()>;
+
 struct PlanOptions {
   std::string npu = "m2-max";        // a name of DescribeNpus(), or "coreml": this machine's
   uint32_t chunk_tokens = 256;       // prompt tokens of one attention dispatch
-  uint32_t moe_batch_tokens = 4096;  // tokens whose experts run together; only placement "ours" uses it
+  // Tokens whose experts run together, at least a chunk; only placement "ours" uses it.
+  uint32_t moe_batch_tokens = 4096;
   // Of placement "ours": "layer-major" takes a batch through attention, then through experts; "wavefront" in two halves,
   // one's experts beside the other's attention; "auto" whichever the objective prefers.
   std::string order = "auto";
@@ -53,6 +58,7 @@ struct PlanDocument {
   bool calibrated = true;  // false: no statistics were given, experts count as equally popular
   uint64_t n_programs = 0, program_bytes = 0;
   uint64_t n_npu_experts = 0, n_cpu_experts = 0;     // of all layers
+  uint32_t chunk_tokens = 0, prompt_tokens = 0;      // as options have them, or what the model's context leaves of them
   uint32_t batch_tokens = 0;                         // tokens whose experts run together
   uint32_t whole_tokens = 0;  // of a wavefront: batches of up to so many go through as one; 0: none of two chunks
   double expected_seconds = 0, expected_joules = 0;  // simulated, for one batch; see `reasons`
@@ -60,17 +66,25 @@ struct PlanDocument {
   std::vector<WeightErrorRow> weight_errors;         // of every format, when they were measured
 };
 
+// kInvalidArgument names the option that is unknown, out of range or at odds with another; `options.npu` is not looked at.
+Status CheckPlanOptions(const PlanOptions& options);
+
 // "ours", the paper's baselines and the steps of its ablation.
 std::vector<std::string_view> Placements();
+std::vector<std::string_view> Orders();         // of placement "ours"
+std::vector<std::string_view> Objectives();
+std::vector<std::string_view> OverflowModes();
 
 // How programs may hold weights: "fp16", "int8" (a scale per output channel), "lut8", "lut6", "lut4" (indices into
 // palettes of fp16 values); docs/weights.md.
 std::vector<std::string_view> WeightFormats();
 
 // `stats_json`: what `Calibrate` made, with `stats_name` as the subject of messages; empty = not calibrated. Fails with
-// kInvalidArgument naming a bad option, or saying that the statistics are of another model.
+// kInvalidArgument naming a bad option, or saying that the statistics are of another model, and with kCancelled soon
+// after `go_on` said no.
 Result<PlanDocument> MakePlanDocument(const std::string& model_path, std::string_view stats_json,
-                                      std::string_view stats_name, const PlanOptions& options);
+                                      std::string_view stats_name, const PlanOptions& options,
+                                      const GoOnFn& go_on = {});
 
 // The NPU that a plan's JSON says it is for; empty when it is no plan.
 std::string PlannedNpu(std::string_view json);

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "npumoe/plan.h"
 #include "npumoe/result.h"
 
 namespace npumoe {
@@ -61,14 +62,15 @@ struct CompileReport {
   std::vector<CompiledProgram> programs;  // in layer order
 };
 
-// Called after each program, from one thread at a time; false stops (kCancelled: what is done stays and is kept next
-// time).
+// Called once when the plan is there, with n_done 0 and nothing in `done`, then after each program, from one thread at a
+// time; false stops (kCancelled: what is done stays and is kept next time).
 using CompileProgressFn = std::function<bool(const CompiledProgram& done, size_t n_done, size_t n_total)>;
 
 // Makes all programs of a plan: `options.npu` says which plan, as for Engine::Open. A program that the NPU refuses is
-// reported and does not stop the others.
+// reported and does not stop the others. `go_on` is asked while a plan is made; kCancelled soon after it said no.
 Result<CompileReport> CompilePrograms(const std::string& model_path, const EngineOptions& options,
-                                      const CompileOptions& compile, const CompileProgressFn& progress);
+                                      const CompileOptions& compile, const CompileProgressFn& progress,
+                                      const GoOnFn& go_on = {});
 
 // What NpuOptions::compiler runs: compiles `package`, loads every function and runs it once. `units`: "ane", "gpu",
 // "cpu".

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -19,6 +20,33 @@
 namespace npumoe {
 
 namespace {
+
+// Names of the temporary files that exist, for RemoveUnfinishedFiles: a signal handler may neither lock nor allocate. A
+// file that finds no slot, or whose name is longer than one, stays behind when the program ends at once.
+struct Unfinished {
+  enum State { kFree, kChanging, kNamed };
+  std::atomic<int> state{kFree};
+  char name[4096] = {};
+};
+constexpr size_t kMaxUnfinished = 32;
+std::array<Unfinished, kMaxUnfinished> unfinished;
+static_assert(std::atomic<int>::is_always_lock_free);
+
+// Its slot, or -1.
+int AddUnfinished(const std::string& path) {
+  for (size_t i = 0; i < kMaxUnfinished && path.size() < sizeof unfinished[i].name; ++i) {
+    int free = Unfinished::kFree;
+    if (!unfinished[i].state.compare_exchange_strong(free, Unfinished::kChanging)) continue;
+    std::memcpy(unfinished[i].name, path.c_str(), path.size() + 1);
+    unfinished[i].state = Unfinished::kNamed;
+    return static_cast<int>(i);
+  }
+  return -1;
+}
+
+void ForgetUnfinished(int slot) {
+  if (slot >= 0) unfinished[static_cast<size_t>(slot)].state = Unfinished::kFree;
+}
 
 bool IsNullDevice(const struct stat& info) {
   struct stat null = {};
@@ -56,6 +84,12 @@ Result<std::string> ReadFile(const std::string& path, size_t limit_bytes) {
   std::fclose(file);
   if (failed) return MakeError(Code::kIo, "{}: cannot read: {}", path, std::strerror(saved));
   return bytes;
+}
+
+void RemoveUnfinishedFiles() noexcept {
+  for (Unfinished& file : unfinished) {
+    if (file.state == Unfinished::kNamed) ::unlink(file.name);
+  }
 }
 
 Status WriteFileAtomic(const std::string& path, std::string_view bytes) {
@@ -114,18 +148,20 @@ Result<AtomicFile> AtomicFile::Create(const std::string& path) {
 }
 
 AtomicFile::AtomicFile(std::FILE* file, std::string path, std::string temporary)
-    : file_(file), path_(std::move(path)), temporary_(std::move(temporary)) {}
+    : file_(file), path_(std::move(path)), temporary_(std::move(temporary)), slot_(temporary_.empty() ? -1 : AddUnfinished(temporary_)) {}
 
 AtomicFile::AtomicFile(AtomicFile&& other) noexcept
     : file_(std::exchange(other.file_, nullptr)),
       path_(std::move(other.path_)),
       temporary_(std::move(other.temporary_)),
+      slot_(std::exchange(other.slot_, -1)),
       size_bytes_(other.size_bytes_) {}
 
 AtomicFile::~AtomicFile() {
   if (file_ == nullptr) return;
   std::fclose(file_);
   if (!temporary_.empty()) std::remove(temporary_.c_str());
+  ForgetUnfinished(slot_);
 }
 
 Status AtomicFile::Append(std::span<const std::byte> bytes) {
@@ -163,8 +199,9 @@ Status AtomicFile::Commit() {
     good = false;
     saved = errno;
   }
+  if (!good && renames) std::remove(temporary_.c_str());
+  ForgetUnfinished(std::exchange(slot_, -1));
   if (good) return Ok{};
-  if (renames) std::remove(temporary_.c_str());
   return MakeError(Code::kIo, "{}: cannot write: {}", path_, std::strerror(saved));
 }
 

@@ -39,6 +39,7 @@ class AtomicFile {
   std::FILE* file_ = nullptr;
   std::string path_;
   std::string temporary_;  // empty: the null device, written to as it is
+  int slot_ = -1;          // among those that RemoveUnfinishedFiles knows
   uint64_t size_bytes_ = 0;
 };
 

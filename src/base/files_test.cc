@@ -37,6 +37,25 @@ TEST_F(Files, WhatIsWrittenIsReadBack) {
   EXPECT_EQ(Count(), 1u);
 }
 
+TEST_F(Files, UnfinishedOnesCanBeRemovedAtOnce) {
+  ASSERT_TRUE(WriteFileAtomic(Path("x"), "old").ok());
+  auto first = AtomicFile::Create(Path("x")), second = AtomicFile::Create(Path("y"));
+  ASSERT_TRUE(first.ok() && second.ok());
+  AtomicFile moved(std::move(*second));  // is still known
+  { const auto gone = AtomicFile::Create(Path("z")); }
+  EXPECT_EQ(Count(), 3u);
+  RemoveUnfinishedFiles();
+  EXPECT_EQ(Count(), 1u);
+  EXPECT_EQ(ReadFile(Path("x")).value(), "old");
+  EXPECT_FALSE(moved.Commit().ok());
+  // What is finished stays, and its slot can be had again.
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(WriteFileAtomic(Path("y"), "new").ok());
+  const auto last = AtomicFile::Create(Path("z"));
+  EXPECT_EQ(Count(), 3u);
+  RemoveUnfinishedFiles();
+  EXPECT_EQ(Count(), 2u);
+}
+
 TEST_F(Files, ReadNamesPathAndReason) {
   const auto absent = ReadFile(Path("absent"));
   ASSERT_FALSE(absent.ok());

@@ -59,7 +59,8 @@ class Compiler {
   }
 
   Result<std::vector<CompiledProgram>> Run() {
-    {
+    if (progress_ && !progress_({}, 0, items_.size())) Stop({Code::kCancelled, "compile: stopped"});
+    if (!failure_) {
       std::vector<std::jthread> threads;
       for (uint32_t t = 0; t < std::max(1u, options_.n_parallel); ++t) threads.emplace_back([this] { Work(); });
     }
@@ -84,7 +85,7 @@ class Compiler {
     if (!failure_) failure_ = error;
   }
 
-  // What is wrong with one program is in `done`; an error is of the disk and ends everything.
+  // What is wrong with one program is in `done`; an error is of the disk, or an interrupt, and ends everything.
   Status Make(const Item& item, CompiledProgram& done) {
     done.name = ProgramName(item.layer, item.group);
     if (!options_.out_dir.empty()) done.package = options_.out_dir + "/" + done.name + ".mlpackage";
@@ -96,7 +97,8 @@ class Compiler {
     auto graph = BuildProgram(model_, setup_.plan, item.layer, item.group, nullptr);
     if (!graph.ok()) return Refuse(graph.error(), done);
     if (const Status prepared = setup_.device->Prepare(*graph, done.name); !prepared.ok()) {
-      if (prepared.error().code == Code::kIo) return prepared;
+      const Code code = prepared.error().code;
+      if (code == Code::kIo || code == Code::kCancelled) return prepared;
       return Refuse(prepared.error(), done);
     }
     done.kept = has_package;
@@ -153,10 +155,11 @@ class Compiler {
 }  // namespace
 
 Result<CompileReport> CompilePrograms(const std::string& model_path, const EngineOptions& options,
-                                      const CompileOptions& compile, const CompileProgressFn& progress) {
+                                      const CompileOptions& compile, const CompileProgressFn& progress,
+                                      const GoOnFn& go_on) {
   NM_TRY_VAR(const Model model, Model::Open(model_path, ConfigOptions{options.phimoe_llama_cpp}));
   NM_TRY_VAR(const EngineOptions filled, FillDefaults(options, model.config()));
-  NM_TRY_VAR(const NpuSetup setup, SetUpNpu(model, filled));
+  NM_TRY_VAR(const NpuSetup setup, SetUpNpu(model, filled, go_on));
   CompileOptions chosen = compile;
   CompileReport report;
   report.npu = setup.device->Spec().name;

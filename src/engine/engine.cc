@@ -42,12 +42,12 @@ Result<Opened> OpenAll(const std::string& path, const EngineOptions& options) {
 
 }  // namespace
 
-Result<Engine> Engine::Open(const std::string& path, const EngineOptions& options) {
+Result<Engine> Engine::Open(const std::string& path, const EngineOptions& options, const GoOnFn& go_on) {
   NM_TRY_VAR(Opened opened, OpenAll(path, options));
   NM_TRY_VAR(const EngineOptions filled, FillDefaults(options, opened.model.config()));
   std::optional<NpuSetup> setup;
   if (!filled.npu.device.empty()) {
-    NM_TRY_VAR(setup, SetUpNpu(opened.model, filled));
+    NM_TRY_VAR(setup, SetUpNpu(opened.model, filled, go_on));
   }
   return Engine(std::make_unique<Impl>(std::move(opened.model), std::move(opened.tokenizer), std::move(opened.info),
                                        filled, std::move(setup)));

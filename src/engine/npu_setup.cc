@@ -35,7 +35,7 @@ Result<std::optional<Document>> ReadDocument(const std::string& path, const std:
 
 }  // namespace
 
-Result<NpuSetup> SetUpNpu(const Model& model, const EngineOptions& options) {
+Result<NpuSetup> SetUpNpu(const Model& model, const EngineOptions& options, const GoOnFn& go_on) {
   const NpuOptions& npu = options.npu;
   NM_TRY_VAR(const NpuSpec found, SpecOfNpu(npu));
   NpuSetup setup;
@@ -73,10 +73,10 @@ Result<NpuSetup> SetUpNpu(const Model& model, const EngineOptions& options) {
     std::optional<WeightErrors> errors;
     if (ChoosesWeights(wanted)) {
       NM_TRY_VAR(const Tokenizer tokenizer, OpenTokenizer(model, options.tokenizer_pre));
-      NM_TRY_VAR(errors, MeasureWeightErrors(model, SampleTokens(tokenizer, wanted), options.n_threads));
+      NM_TRY_VAR(errors, MeasureWeightErrors(model, SampleTokens(tokenizer, wanted), options.n_threads, go_on));
     }
     NM_TRY_VAR(PlanWithReasons made, MakePlanWithWeights(model, stats ? &*stats : nullptr, *spec, request, wanted,
-                                                         errors ? &*errors : nullptr));
+                                                         errors ? &*errors : nullptr, go_on));
     setup.plan = std::move(made.plan);
     setup.plan_source = (stats ? "made for this run from " + stats_file->path
                                : "made for this run without calibration: experts count as equally popular");

@@ -91,6 +91,10 @@ Result<PlanRequest> ParsePlanOptions(const PlanOptions& options) {
     return MakeError(Code::kInvalidArgument, "order {}: only placement ours has a choice, got {}", options.order,
                      options.placement);
   }
+  if (request.placement == Placement::kOurs && request.moe_batch_tokens < request.chunk_tokens) {
+    return MakeError(Code::kInvalidArgument, "moe batch: {} tokens, wanted at least a chunk of {}",
+                     request.moe_batch_tokens, request.chunk_tokens);
+  }
   NM_TRY_VAR(request.mode, ParseOverflowMode(options.mode));
   if (options.expert_weights != kAutoWeights) {
     NM_TRY_VAR(request.expert_weights, ParseWeightFormat(options.expert_weights, "expert weights"));
@@ -141,7 +145,7 @@ std::string PlannedNpu(std::string_view text) {
 }
 
 Result<PlanWithReasons> MakePlanFor(const Model& model, const RoutingStats* stats, const NpuSpec& spec,
-                                    const PlanRequest& request) {
+                                    const PlanRequest& request, const GoOnFn& go_on) {
   const std::string model_hash = ModelHash(model);
   const ModelConfig& config = model.config();
   if (stats != nullptr && stats->model_hash != model_hash) {
@@ -162,7 +166,7 @@ Result<PlanWithReasons> MakePlanFor(const Model& model, const RoutingStats* stat
     lengths.erase(std::unique(lengths.begin(), lengths.end()), lengths.end());
     uniform = UniformStats(config, lengths);
   }
-  NM_TRY_VAR(PlanWithReasons made, MakePlan(config, stats != nullptr ? *stats : uniform, spec, request));
+  NM_TRY_VAR(PlanWithReasons made, MakePlan(config, stats != nullptr ? *stats : uniform, spec, request, go_on));
   made.plan.model_hash = model_hash;
   if (stats == nullptr) {
     made.plan.calibrated = false;
@@ -176,7 +180,15 @@ Result<PlanWithReasons> MakePlanFor(const Model& model, const RoutingStats* stat
   return made;
 }
 
+Status CheckPlanOptions(const PlanOptions& options) {
+  NM_TRY(ParsePlanOptions(options));
+  return Ok{};
+}
+
 std::vector<std::string_view> Placements() { return PlacementNames(); }
+std::vector<std::string_view> Orders() { return OrderOptionNames(); }
+std::vector<std::string_view> Objectives() { return ObjectiveNames(); }
+std::vector<std::string_view> OverflowModes() { return OverflowModeNames(); }
 std::vector<std::string_view> WeightFormats() { return WeightFormatNames(); }
 
 namespace {
@@ -198,7 +210,7 @@ Result<NpuSpec> SpecToPlanFor(const std::string& npu) {
 }  // namespace
 
 Result<PlanDocument> MakePlanDocument(const std::string& model_path, std::string_view stats_json,
-                                      std::string_view stats_name, const PlanOptions& options) {
+                                      std::string_view stats_name, const PlanOptions& options, const GoOnFn& go_on) {
   NM_TRY_VAR(const PlanRequest request, ParsePlanOptions(options));
   NM_TRY_VAR(const NpuSpec spec, SpecToPlanFor(options.npu));
   NM_TRY_VAR(const Model model, Model::Open(model_path, {options.phimoe_llama_cpp}));
@@ -209,10 +221,10 @@ Result<PlanDocument> MakePlanDocument(const std::string& model_path, std::string
   std::optional<WeightErrors> errors;
   if (options.measure_weights || ChoosesWeights(options)) {
     NM_TRY_VAR(const Tokenizer tokenizer, OpenTokenizer(model, {}));
-    NM_TRY_VAR(errors, MeasureWeightErrors(model, SampleTokens(tokenizer, options), CoreCount()));
+    NM_TRY_VAR(errors, MeasureWeightErrors(model, SampleTokens(tokenizer, options), CoreCount(), go_on));
   }
-  auto made =
-      MakePlanWithWeights(model, stats ? &*stats : nullptr, spec, request, options, errors ? &*errors : nullptr);
+  auto made = MakePlanWithWeights(model, stats ? &*stats : nullptr, spec, request, options,
+                                  errors ? &*errors : nullptr, go_on);
   if (!made.ok()) {
     // The planner does not know the file.
     const bool of_stats = made.error().message.starts_with("routing statistics: ");
@@ -234,6 +246,9 @@ Result<PlanDocument> MakePlanDocument(const std::string& model_path, std::string
   }
   document.expected_seconds = plan.expected_seconds;
   document.expected_joules = plan.expected_joules;
+  document.chunk_tokens = plan.chunk_tokens;
+  const uint32_t context = model.config().context_length;
+  document.prompt_tokens = context > 0 ? std::min(options.prompt_tokens, context) : options.prompt_tokens;
   document.batch_tokens = plan.moe_batch_tokens;
   document.whole_tokens = plan.whole_tokens;
   document.expert_weights = ToString(plan.expert_weights);

@@ -31,8 +31,8 @@ Result<Plan> LoadPlan(std::string_view text, std::string_view name, const Model&
                       const RoutingStats* stats);
 
 // Without `stats` experts count as equally popular, and the plan says so (`calibrated`). Fails with kInvalidArgument
-// when the statistics are of another model.
+// when the statistics are of another model, and as MakePlan.
 Result<PlanWithReasons> MakePlanFor(const Model& model, const RoutingStats* stats, const NpuSpec& spec,
-                                    const PlanRequest& request);
+                                    const PlanRequest& request, const GoOnFn& go_on = {});
 
 }  // namespace npumoe

@@ -26,7 +26,8 @@ using Errors = std::array<RelativeError, kWeightFormatCount>;
 
 // Makes a plan with each allowed format in request.*field and keeps the best one's; says what was weighed.
 Result<std::string> Choose(const Model& model, const RoutingStats* stats, const NpuSpec& spec, PlanRequest& request,
-                           WeightFormat PlanRequest::*field, const Errors& errors, double max_error) {
+                           WeightFormat PlanRequest::*field, const Errors& errors, double max_error,
+                           const GoOnFn& go_on) {
   // The exact first, so that of equals the most exact is taken.
   std::vector<size_t> order(kWeightFormatCount);
   std::iota(order.begin(), order.end(), size_t{0});
@@ -42,7 +43,7 @@ Result<std::string> Choose(const Model& model, const RoutingStats* stats, const 
     std::string_view result = "too inexact";
     if (format == WeightFormat::kFp16 || errors[i].rms <= max_error) {
       request.*field = format;
-      NM_TRY_VAR(const PlanWithReasons made, MakePlanFor(model, stats, spec, request));
+      NM_TRY_VAR(const PlanWithReasons made, MakePlanFor(model, stats, spec, request, go_on));
       const double score = ScoreOf(made.plan);
       const bool better = format == WeightFormat::kFp16 || score < best * (1 - kWorthwhileGain);
       weighed += fmt::format("{}{} {:.4f} s and {:.4f} J", weighed.empty() ? "" : ", ", ToString(format),
@@ -70,7 +71,7 @@ std::vector<int32_t> SampleTokens(const Tokenizer& tokenizer, const PlanOptions&
 
 Result<PlanWithReasons> MakePlanWithWeights(const Model& model, const RoutingStats* stats, const NpuSpec& spec,
                                             PlanRequest request, const PlanOptions& options,
-                                            const WeightErrors* errors) {
+                                            const WeightErrors* errors, const GoOnFn& go_on) {
   std::vector<std::string> reasons;
   if (errors != nullptr) {
     for (const WeightErrorRow& row : ErrorRows(*errors)) {
@@ -84,15 +85,15 @@ Result<PlanWithReasons> MakePlanWithWeights(const Model& model, const RoutingSta
   NM_CHECK(errors != nullptr || !ChoosesWeights(options));
   if (options.expert_weights == kAutoWeights && model.config().n_experts > 0) {
     NM_TRY_VAR(const std::string why, Choose(model, stats, spec, request, &PlanRequest::expert_weights, errors->experts,
-                                             options.max_weight_error));
+                                             options.max_weight_error, go_on));
     reasons.push_back("experts' weights are " + why);
   }
   if (options.attention_weights == kAutoWeights) {
     NM_TRY_VAR(const std::string why, Choose(model, stats, spec, request, &PlanRequest::attention_weights,
-                                             errors->attention, options.max_weight_error));
+                                             errors->attention, options.max_weight_error, go_on));
     reasons.push_back("attention's weights are " + why);
   }
-  NM_TRY_VAR(PlanWithReasons made, MakePlanFor(model, stats, spec, request));
+  NM_TRY_VAR(PlanWithReasons made, MakePlanFor(model, stats, spec, request, go_on));
   made.reasons.insert(made.reasons.begin(), reasons.begin(), reasons.end());
   return made;
 }

@@ -28,7 +28,7 @@ std::vector<int32_t> SampleTokens(const Tokenizer& tokenizer, const PlanOptions&
 // must be given when ChoosesWeights; its figures become reasons.
 Result<PlanWithReasons> MakePlanWithWeights(const Model& model, const RoutingStats* stats, const NpuSpec& spec,
                                             PlanRequest request, const PlanOptions& options,
-                                            const WeightErrors* errors);
+                                            const WeightErrors* errors, const GoOnFn& go_on = {});
 
 std::vector<WeightErrorRow> ErrorRows(const WeightErrors& errors);
 

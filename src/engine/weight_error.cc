@@ -53,8 +53,9 @@ struct Collected {
 
 class Meter {
  public:
-  Meter(const Model& model, std::span<const int32_t> tokens, size_t n_threads)
-      : config_(model.config()),
+  Meter(const Model& model, std::span<const int32_t> tokens, size_t n_threads, const GoOnFn& go_on)
+      : go_on_(go_on),
+        config_(model.config()),
         weights_(model.weights()),
         tokens_(tokens),
         forward_(model, n_threads, tokens.size()),
@@ -67,6 +68,9 @@ class Meter {
   Result<WeightErrors> Run();
 
  private:
+  Status GoOn() const {
+    return !go_on_ || go_on_() ? Status(Ok{}) : MakeError(Code::kCancelled, "weight errors: stopped by the caller");
+  }
   void Norm(const TensorView& weight, const TensorView& bias);
   Status Sample(uint32_t layer, WeightErrors& errors);
   Status SampleExpert(const LayerWeights& weights, uint32_t expert);
@@ -75,6 +79,7 @@ class Meter {
   // The first output of the graph's only function.
   Status RunGraph(const Graph& graph, std::span<const Halves> inputs, Halves& first);
 
+  const GoOnFn& go_on_;
   const ModelConfig& config_;
   const ModelWeights& weights_;
   const std::span<const int32_t> tokens_;
@@ -163,6 +168,7 @@ Result<double> Meter::ExpertError(const LayerWeights& weights, uint32_t expert, 
 
 Status Meter::SampleExpert(const LayerWeights& weights, uint32_t expert) {
   for (size_t i = 0; i < kWeightFormatCount; ++i) {
+    NM_TRY(GoOn());
     const WeightFormat format = kWeightFormats[i];
     NM_TRY_VAR(const double all, ExpertError(weights, expert, format));
     NM_TRY_VAR(const double gate_up, ExpertError(weights, expert, {format, WeightFormat::kFp16}));
@@ -200,6 +206,7 @@ Result<WeightErrors> Meter::Run() {
   errors.n_tokens = static_cast<uint32_t>(n);
   const size_t samples = std::min<size_t>(kSampleLayers, config_.n_layers);
   for (uint32_t layer = 0, next = 0; layer < config_.n_layers; ++layer) {
+    NM_TRY(GoOn());
     const LayerWeights& weights = weights_.layers[layer];
     const bool sampled = layer == (samples > 1 ? next * (config_.n_layers - 1) / (samples - 1) : 0) && next < samples;
     next += sampled ? 1 : 0;
@@ -225,9 +232,10 @@ Result<WeightErrors> Meter::Run() {
 
 }  // namespace
 
-Result<WeightErrors> MeasureWeightErrors(const Model& model, std::span<const int32_t> tokens, size_t n_threads) {
+Result<WeightErrors> MeasureWeightErrors(const Model& model, std::span<const int32_t> tokens, size_t n_threads,
+                                         const GoOnFn& go_on) {
   if (tokens.empty()) return MakeError(Code::kInvalidArgument, "weight errors: no tokens: the text is empty");
-  return Meter(model, tokens.first(std::min(tokens.size(), kSampleTokens)), n_threads).Run();
+  return Meter(model, tokens.first(std::min(tokens.size(), kSampleTokens)), n_threads, go_on).Run();
 }
 
 }  // namespace npumoe

@@ -10,6 +10,7 @@
 
 #include "model/weights.h"
 #include "moe/plan.h"
+#include "npumoe/plan.h"
 
 namespace npumoe {
 
@@ -35,8 +36,10 @@ struct WeightErrors {
 
 // Runs the first kSampleTokens of `tokens` through the model on the CPU, exactly, and in kSampleLayers layers spread
 // over all repeats the attention stage and the most chosen experts in every format. Each layer is measured alone: its
-// input is exact. Fails with kInvalidArgument without tokens.
-Result<WeightErrors> MeasureWeightErrors(const Model& model, std::span<const int32_t> tokens, size_t n_threads);
+// input is exact. Fails with kInvalidArgument without tokens, and with kCancelled when `go_on`, asked before each layer and
+// sample, says no.
+Result<WeightErrors> MeasureWeightErrors(const Model& model, std::span<const int32_t> tokens, size_t n_threads,
+                                         const GoOnFn& go_on = {});
 
 // Enough values for a ratio of two sums: 64 rows of a layer, of which an expert among 128 still gets some. Of six
 // layers and two experts each, other texts gave errors within a sixth on the demo model.

@@ -21,6 +21,9 @@ using Names = std::array<std::pair<T, std::string_view>, N>;
 constexpr Names<PrefillOrder, 3> kOrders{{{PrefillOrder::kLayerMajor, "layer-major"},
                                           {PrefillOrder::kChunkMajor, "chunk-major"},
                                           {PrefillOrder::kWavefront, "wavefront"}}};
+constexpr Names<std::optional<PrefillOrder>, 3> kOrderOptions{{{std::nullopt, "auto"},
+                                                               {PrefillOrder::kLayerMajor, "layer-major"},
+                                                               {PrefillOrder::kWavefront, "wavefront"}}};
 constexpr Names<OverflowMode, 3> kModes{
     {{OverflowMode::kExact, "exact"}, {OverflowMode::kPrune, "prune"}, {OverflowMode::kReroute, "reroute"}}};
 constexpr Names<Objective, 3> kObjectives{
@@ -42,6 +45,8 @@ constexpr Names<Placement, 8> kPlacements{{{Placement::kOurs, "ours"},
 
 // Caps on lists: lengths of the cache double, and four capacities are what we choose from.
 constexpr size_t kMaxKvBuckets = 64, kMaxCapacities = 64;
+// Seconds and joules of a batch: decades, far above what any machine could be modelled to need.
+constexpr double kMaxExpected = 1e9;
 
 template <typename T, size_t N>
 std::string_view NameOf(const Names<T, N>& names, T value) {
@@ -49,6 +54,13 @@ std::string_view NameOf(const Names<T, N>& names, T value) {
     if (key == value) return name;
   }
   return "?";
+}
+
+template <typename T, size_t N>
+std::vector<std::string_view> NamesOf(const Names<T, N>& names) {
+  std::vector<std::string_view> spelled;
+  for (const auto& [value, name] : names) spelled.push_back(name);
+  return spelled;
 }
 
 template <typename T, size_t N>
@@ -79,6 +91,12 @@ class Fields {
     NM_TRY_VAR(const json* value, Get(key));
     if (!value->is_number()) return Wrong(key, "a number", *value);
     return value->get<double>();
+  }
+  // 0 to `limit`.
+  Result<double> NumberUpTo(std::string_view key, double limit) const {
+    NM_TRY_VAR(const double value, Number(key));
+    if (value >= 0 && value <= limit) return value;
+    return MakeError(Code::kCorruptFile, "{}: field '{}': wanted 0 to {}, got {}", name_, key, limit, value);
   }
   Result<bool> Bool(std::string_view key) const {
     NM_TRY_VAR(const json* value, Get(key));
@@ -163,6 +181,37 @@ Result<LayerPlan> ParseLayer(const json& value, std::string_view name) {
   return layer;
 }
 
+// Fields that contradict each other: no planner writes them so.
+Status CheckAsPlanned(const Plan& plan, std::string_view name) {
+  const auto contradicts = [&](std::string_view field, std::string_view wanted, std::string_view why, const auto& got) {
+    return MakeError(Code::kCorruptFile, "{}: field '{}': wanted {} with {}, got {}", name, field, wanted, why, got);
+  };
+  const bool ours = plan.placement == Placement::kOurs;
+  const std::string placement = fmt::format("placement {}", ToString(plan.placement));
+  if (ours == (plan.order == PrefillOrder::kChunkMajor)) {
+    return contradicts("order", ours ? "layer-major or wavefront" : "chunk-major", placement, ToString(plan.order));
+  }
+  if (plan.per_run_capacity != ours) {
+    return contradicts("per_run_capacity", ours ? "true" : "false", placement, plan.per_run_capacity);
+  }
+  if (ours ? plan.moe_batch_tokens < plan.chunk_tokens : plan.moe_batch_tokens != plan.chunk_tokens) {
+    return contradicts("moe_batch_tokens", fmt::format("{}{}", ours ? "at least " : "", plan.chunk_tokens),
+                       placement + " and that chunk_tokens", plan.moe_batch_tokens);
+  }
+  // Time has a price of joules only where it would cost a wavefront too many of them.
+  const bool may_pay = ours && (plan.objective != Objective::kTime || plan.order == PrefillOrder::kWavefront);
+  const bool must_pay = ours && plan.objective != Objective::kTime && plan.expected_joules > 0;
+  if (may_pay ? must_pay && plan.joule_price == 0 : plan.joule_price > 0) {
+    return contradicts("joule_price", may_pay ? "above 0" : "0",
+                       fmt::format("{}, objective {} and order {}", placement, ToString(plan.objective), ToString(plan.order)),
+                       plan.joule_price);
+  }
+  if (!plan.calibrated && !plan.stats_hash.empty()) {
+    return contradicts("stats_hash", "nothing", "calibrated false", plan.stats_hash.substr(0, 40));
+  }
+  return Ok{};
+}
+
 Status CheckAscending(const std::vector<uint32_t>& values, std::string_view what, bool may_hold_zero) {
   for (size_t i = 0; i < values.size(); ++i) {
     if (values[i] > kMaxContext) {
@@ -209,24 +258,15 @@ std::string_view ToString(Objective objective) { return NameOf(kObjectives, obje
 std::string_view ToString(WeightFormat format) { return NameOf(kFormats, format); }
 std::string_view ToString(Placement placement) { return NameOf(kPlacements, placement); }
 
-std::vector<std::string_view> PlacementNames() {
-  std::vector<std::string_view> names;
-  for (const auto& [placement, name] : kPlacements) names.push_back(name);
-  return names;
-}
-
-std::vector<std::string_view> WeightFormatNames() {
-  std::vector<std::string_view> names;
-  for (const auto& [format, name] : kFormats) names.push_back(name);
-  return names;
-}
+std::vector<std::string_view> PlacementNames() { return NamesOf(kPlacements); }
+std::vector<std::string_view> WeightFormatNames() { return NamesOf(kFormats); }
+std::vector<std::string_view> ObjectiveNames() { return NamesOf(kObjectives); }
+std::vector<std::string_view> OverflowModeNames() { return NamesOf(kModes); }
+std::vector<std::string_view> OrderOptionNames() { return NamesOf(kOrderOptions); }
 
 Result<Objective> ParseObjective(std::string_view name) { return Parse(kObjectives, name, "objective"); }
 Result<std::optional<PrefillOrder>> ParseOrderOption(std::string_view name) {
-  constexpr Names<std::optional<PrefillOrder>, 3> kOptions{{{std::nullopt, "auto"},
-                                                            {PrefillOrder::kLayerMajor, "layer-major"},
-                                                            {PrefillOrder::kWavefront, "wavefront"}}};
-  return Parse(kOptions, name, "order");
+  return Parse(kOrderOptions, name, "order");
 }
 Result<Placement> ParsePlacement(std::string_view name) { return Parse(kPlacements, name, "placement"); }
 Result<OverflowMode> ParseOverflowMode(std::string_view name) { return Parse(kModes, name, "mode"); }
@@ -297,15 +337,11 @@ Result<Plan> ParsePlan(std::string_view text, std::string_view name) {
   NM_TRY_VAR(plan.mode, fields.Enum("mode", kModes));
   NM_TRY_VAR(plan.objective, fields.Enum("objective", kObjectives));
   NM_TRY_VAR(plan.per_run_capacity, fields.Bool("per_run_capacity"));
-  NM_TRY_VAR(plan.joule_price, fields.Number("joule_price"));
-  if (!(plan.joule_price >= 0 && plan.joule_price <= kMaxJoulePrice)) {
-    return MakeError(Code::kCorruptFile, "{}: field 'joule_price': wanted 0 to {}, got {}", name, kMaxJoulePrice,
-                     plan.joule_price);
-  }
+  NM_TRY_VAR(plan.joule_price, fields.NumberUpTo("joule_price", kMaxJoulePrice));
   NM_TRY_VAR(plan.expert_weights, fields.Enum("expert_weights", kFormats));
   NM_TRY_VAR(plan.attention_weights, fields.Enum("attention_weights", kFormats));
-  NM_TRY_VAR(plan.expected_seconds, fields.Number("expected_seconds"));
-  NM_TRY_VAR(plan.expected_joules, fields.Number("expected_joules"));
+  NM_TRY_VAR(plan.expected_seconds, fields.NumberUpTo("expected_seconds", kMaxExpected));
+  NM_TRY_VAR(plan.expected_joules, fields.NumberUpTo("expected_joules", kMaxExpected));
   NM_TRY_VAR(const json* layers, fields.Get("layers"));
   if (!layers->is_array()) return fields.Wrong("layers", "a list", *layers);
   if (layers->size() > kMaxLayers) {
@@ -315,6 +351,7 @@ Result<Plan> ParsePlan(std::string_view text, std::string_view name) {
     NM_TRY_VAR(LayerPlan layer, ParseLayer(entry, name));
     plan.layers.push_back(std::move(layer));
   }
+  NM_TRY(CheckAsPlanned(plan, name));
   return plan;
 }
 

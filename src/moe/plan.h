@@ -100,6 +100,9 @@ std::string_view ToString(WeightFormat format);
 std::string_view ToString(Placement placement);
 std::vector<std::string_view> PlacementNames();
 std::vector<std::string_view> WeightFormatNames();
+std::vector<std::string_view> ObjectiveNames();
+std::vector<std::string_view> OverflowModeNames();
+std::vector<std::string_view> OrderOptionNames();  // of placement ours
 
 // Options by name; kInvalidArgument lists the known names.
 Result<Objective> ParseObjective(std::string_view name);

@@ -24,11 +24,10 @@ Plan SmallPlan() {
   plan.model_hash = "m";
   plan.stats_hash = "s";
   plan.spec_hash = "h";
-  plan.calibrated = false;
   plan.npu = "m4";
   plan.placement = Placement::kTiersGroups;
   plan.chunk_tokens = 128;
-  plan.moe_batch_tokens = 1024;
+  plan.moe_batch_tokens = 128;
   plan.kv_buckets = {0, 128, 256};
   plan.order = PrefillOrder::kChunkMajor;
   plan.mode = OverflowMode::kReroute;
@@ -53,11 +52,11 @@ TEST(Plan, SurvivesAFile) {
   EXPECT_EQ(read->model_hash, "m");
   EXPECT_EQ(read->stats_hash, "s");
   EXPECT_EQ(read->spec_hash, "h");
-  EXPECT_FALSE(read->calibrated);
+  EXPECT_TRUE(read->calibrated);
   EXPECT_EQ(read->placement, Placement::kTiersGroups);
   EXPECT_EQ(read->npu, "m4");
   EXPECT_EQ(read->chunk_tokens, 128u);
-  EXPECT_EQ(read->moe_batch_tokens, 1024u);
+  EXPECT_EQ(read->moe_batch_tokens, 128u);
   EXPECT_EQ(read->kv_buckets, (std::vector<uint32_t>{0, 128, 256}));
   EXPECT_EQ(read->order, PrefillOrder::kChunkMajor);
   EXPECT_EQ(read->mode, OverflowMode::kReroute);
@@ -113,6 +112,53 @@ TEST(Plan, RefusesUnknownNamesAndNumbersOutOfRange) {
   EXPECT_EQ(message("/chunk_tokens", uint64_t{1} << 32),
             "p: field 'chunk_tokens': wanted a whole number below 2^32, got number");
   EXPECT_EQ(message("/layers/0/expert_scale", 0), "p: field 'expert_scale': wanted 1 to 65536, got 0");
+}
+
+// As no planner could have written them.
+TEST(Plan, RefusesFieldsThatContradictEachOther) {
+  const auto message = [](const json& changes) {
+    json bad = json::parse(ToJson(SmallPlan()));
+    bad.update(changes);
+    const auto read = ParsePlan(bad.dump(), "p");
+    return read.ok() ? std::string() : read.error().message;
+  };
+  for (const char* field : {"expected_seconds", "expected_joules"}) {
+    const std::string begin = fmt::format("p: field '{}': wanted ", field);
+    EXPECT_EQ(message({{field, -1}}), begin + "0 to 1000000000, got -1");
+    EXPECT_EQ(message({{field, 1e300}}), begin + "0 to 1000000000, got 1e+300");
+    EXPECT_EQ(message({{field, nullptr}}), begin + "a number, got null");  // how NaN is written
+    EXPECT_EQ(message({{field, "fast"}}), begin + "a number, got string");
+    EXPECT_EQ(message({{field, 0}}), "");
+  }
+  const json ours = {{"placement", "ours"}, {"order", "layer-major"}, {"per_run_capacity", true}, {"joule_price", 2}};
+  const auto of_ours = [&](const json& changes) {
+    json all = ours;
+    all.update(changes);
+    return message(all);
+  };
+  EXPECT_EQ(of_ours({}), "");
+  EXPECT_EQ(of_ours({{"moe_batch_tokens", 1024}}), "");
+  EXPECT_EQ(of_ours({{"joule_price", 0}}),
+            "p: field 'joule_price': wanted above 0 with placement ours, objective edp and order layer-major, got 0");
+  EXPECT_NE(of_ours({{"joule_price", 0}, {"objective", "energy"}}), "");
+  EXPECT_EQ(of_ours({{"joule_price", 0}, {"expected_joules", 0}}), "");
+  EXPECT_EQ(of_ours({{"objective", "time"}}),
+            "p: field 'joule_price': wanted 0 with placement ours, objective time and order layer-major, got 2");
+  EXPECT_EQ(of_ours({{"objective", "time"}, {"joule_price", 0}}), "");
+  EXPECT_EQ(of_ours({{"objective", "time"}, {"order", "wavefront"}}), "");
+  EXPECT_EQ(of_ours({{"order", "chunk-major"}}),
+            "p: field 'order': wanted layer-major or wavefront with placement ours, got chunk-major");
+  EXPECT_EQ(of_ours({{"per_run_capacity", false}}),
+            "p: field 'per_run_capacity': wanted true with placement ours, got false");
+  EXPECT_EQ(of_ours({{"moe_batch_tokens", 64}}),
+            "p: field 'moe_batch_tokens': wanted at least 128 with placement ours and that chunk_tokens, got 64");
+  EXPECT_EQ(message({{"joule_price", 2}}),
+            "p: field 'joule_price': wanted 0 with placement tiers+groups, objective edp and order chunk-major, got 2");
+  EXPECT_NE(message({{"order", "layer-major"}}), "");
+  EXPECT_NE(message({{"per_run_capacity", true}}), "");
+  EXPECT_NE(message({{"moe_batch_tokens", 256}}), "");
+  EXPECT_EQ(message({{"calibrated", false}}), "p: field 'stats_hash': wanted nothing with calibrated false, got s");
+  EXPECT_EQ(message({{"calibrated", false}, {"stats_hash", ""}}), "");
 }
 
 TEST(Plan, AnotherVersionIsRefusedWithTheReason) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <csignal>
 #include <filesystem>
 #include <optional>
 #include <utility>
@@ -218,6 +219,10 @@ class CoreMlNpu final : public NpuDevice {
       std::vector<std::string> argv = options_.compiler;
       argv.insert(argv.end(), {package, folder + "/" + name, std::string(ToString(options_.units))});
       NM_TRY_VAR(const ChildOutcome outcome, RunChild(argv, options_.compile_seconds));
+      // Ctrl-C reaches the child too: that says nothing about the package.
+      if (outcome.signal == SIGINT || outcome.signal == SIGTERM || outcome.signal == SIGHUP) {
+        return MakeError(Code::kCancelled, "npu: the compiling process was interrupted");
+      }
       if (!outcome.ok()) {
         std::string reason = outcome.output.substr(0, outcome.output.find('\n'));
         if (reason.empty() || outcome.exit_code < 0) {

@@ -98,6 +98,7 @@ class Calibrate(Case):
         self.assertGreater(stats["n_tokens"], 0)
         self.assertIn(f"{stats['n_tokens']} tokens of 1 text", shown.decode())
         self.assertIn(b"warning: stopped early", err)
+        self.assertTrue(err.endswith(b"npumoe: interrupted: what was gathered is written\n"), err)
         for layer in stats["layers"]:
             self.assertEqual(sum(layer["tokens"]), stats["n_tokens"] * stats["top_k"])
         self.assertIn("stopped early", self.ok("plot", out, "-o", "-").text())

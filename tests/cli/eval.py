@@ -5,9 +5,8 @@ import os
 import re
 import signal
 import subprocess
-import time
 
-from harness import NPUMOE, SECONDS, Case, Running, clean_environment, read_until, wait_for_handler
+from harness import NPUMOE, SECONDS, Case, Running, clean_environment, read_until
 
 NPU = ["--npu", "sim:m2-max", "--placement", "tiers+groups", "--npu-chunk", "64"]
 WORDS = "the sea was calm and nobody on the old boat said a word about it".split()
@@ -170,24 +169,9 @@ class Eval(Case):
         self.assertEqual(process.returncode, 130)
         n = len(self.records(log))
         self.assertIn(f"{n} items of 20000, stopped early", shown.decode())
-        self.assertIn(f"eval: interrupted after {n} of 20000 items; the same command goes on after them".encode(), err)
+        self.assertIn(f"npumoe: interrupted: {n} of 20000 items are done; the same command goes on after them\n".encode(), err)
         more = self.report(*args, "--limit", str(n + 1))
         self.assertEqual((more["n_resumed"], more["n_items"]), (n, n + 1))
-
-    def test_ctrl_c_while_a_pipe_has_no_writer(self):
-        pipe = self.dir / "pipe"
-        os.mkfifo(pipe)
-        with Running([NPUMOE, *map(os.fspath, ["eval", self.model, "-f", pipe])], stdout=subprocess.PIPE,
-                     stderr=subprocess.PIPE, env=clean_environment()) as process:
-            wait_for_handler(process.pid, signal.SIGINT)
-            time.sleep(0.2)  # by now it waits; should it not, a second Ctrl-C ends it with the same code
-            process.send_signal(signal.SIGINT)
-            try:
-                out, err = process.communicate(timeout=5)
-            except subprocess.TimeoutExpired:
-                process.send_signal(signal.SIGINT)
-                out, err = process.communicate(timeout=SECONDS)
-        self.assertEqual((process.returncode, out, err), (130, b"", b""))
 
     def test_hostile_files_are_one_line(self):
         for name, data, part in [

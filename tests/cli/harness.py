@@ -4,6 +4,7 @@ import os
 import pathlib
 import re
 import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -21,7 +22,12 @@ def clean_environment(**extra):
     return {**kept, **extra}
 
 
-PROGRESS = re.compile(r"^npumoe: \w+: \d+ of \d+ (?:tokens|items|prompts) \(\d+ %\), [\d.]+ (?:t|items|prompts)/s, .* left\n", re.MULTILINE)
+PROGRESS = re.compile(r"^npumoe: \w+: (?:\d+ of \d+ (?:tokens|items|prompts) \(\d+ %\), "
+                      r"[\d.]+ (?:(?:t|items|prompts)/s|s/(?:token|item|prompt)), .* left"
+                      r"|(?:\d+ of \d+ (?:tokens|items|prompts), )?[\w ]+ so far)\n", re.MULTILINE)
+# Programs that are started without job control ("&" in a script) are told to ignore Ctrl-C, and so would be what they
+# start. What is tested here hears it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Outcome:

@@ -73,6 +73,28 @@ class Plan(Case):
         self.assertEqual(self.plan("--objective", "time", "--order", "layer-major")["joule_price"], 0)
         self.assertGreater(self.plan("--objective", "edp")["joule_price"], 0)
 
+    def test_every_plan_is_read_again_and_no_other(self):
+        """What is refused as nothing a planner writes must be nothing that this one writes."""
+        path = self.dir / "again.json"
+        run = ["run", self.model, "-p", "x", "-n", "1", "--npu", "sim:m2-max", "--plan", path]
+        ours = [["--order", order] for order in ("auto", "layer-major", "wavefront")]
+        others = [["--placement", name] for name in ("cpu", "naive", "anemll", "base", "tiers", "tiers+groups", "all")]
+        for objective in ("time", "energy", "edp"):
+            for flags in ours + others:
+                with self.subTest(objective=objective, flags=flags):
+                    self.ok("plan", self.model, "--chunk", "64", "--objective", objective, *flags, "-o", path)
+                    self.ok(*run)
+        good = json.loads(path.read_text())
+        for field, value, part in (("expected_seconds", -1, "wanted 0 to 1000000000, got -1"),
+                                   ("expected_joules", 1e300, "wanted 0 to 1000000000, got 1e+300"),
+                                   ("expected_seconds", "1", "wanted a number, got string"),
+                                   ("joule_price", 1, "wanted 0 with placement all"),
+                                   ("order", "wavefront", "wanted chunk-major with placement all")):
+            path.write_text(json.dumps({**good, field: value}))
+            self.fails(1, f"again.json: field '{field}': {part}", *run)
+        path.write_text(json.dumps(good).replace(str(good["expected_joules"]), "NaN"))
+        self.fails(1, "again.json", *run)
+
     def test_summary_as_json(self):
         out = self.dir / "plan.json"
         shown = json.loads(self.ok("plan", self.model, "--json", "--explain", "-o", out).text())

@@ -93,6 +93,7 @@ class Programs(Case):
             process.send_signal(signal.SIGINT)
             _, err = process.communicate(timeout=SECONDS)
         self.assertEqual(process.returncode, 130, err)
+        self.assertTrue(err.endswith(b"npumoe: interrupted: what is made is kept\n"), err)
         made = {path.name for path in out.iterdir()}
         self.assertTrue(all(name.endswith(".mlpackage") for name in made), made)
         report = json.loads(self.ok("compile", "-m", model, "-o", out, *ON_NPU, "--json").text())

@@ -177,6 +177,6 @@ class Report(Case):
             read_until(process.stderr.fileno(), lambda seen: b" left\n" in seen)
             process.send_signal(signal.SIGINT)
             shown, err = process.communicate(timeout=SECONDS)
-        self.assertEqual((process.returncode, shown, PROGRESS.sub("", err.decode())), (130, b"", ""))
+        self.assertEqual((process.returncode, shown, PROGRESS.sub("", err.decode())), (130, b"", "npumoe: interrupted\n"))
         self.assertEqual(out.read_bytes(), b"old")
         self.assertEqual([path.name for path in self.dir.glob("*.tmp*")], [])

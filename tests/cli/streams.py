@@ -7,7 +7,7 @@ import subprocess
 import time
 import unittest
 
-from harness import NPUMOE, SECONDS, clean_environment, npumoe, Case, Running, read_until, read_rest
+from harness import NPUMOE, SECONDS, clean_environment, npumoe, Case, Running, read_until, read_rest, wait_for_handler
 
 
 class Streams(Case):
@@ -55,7 +55,7 @@ class Streams(Case):
             process.send_signal(signal.SIGINT)
             out, err = process.communicate(timeout=SECONDS)
             self.assertEqual(process.returncode, 130)
-            self.assertEqual(err, b"")
+            self.assertEqual(err, b"npumoe: interrupted\n")
             self.assertTrue((begin + out).endswith(b"\n"))
         expected = self.run_text("-n", "12", "-p", "Hello")[:-1]
         self.assertTrue((begin + out).startswith(expected[:20]))
@@ -68,6 +68,68 @@ class Streams(Case):
             out, _ = process.communicate(timeout=SECONDS)
             self.assertEqual((process.returncode, out), (130, b"\n"))
 
+    def deep_model(self):
+        """Small, and planned for more than a second or two on any machine."""
+        path = self.dir / "deep.gguf"
+        self.ok("make-model", *self.SHAPE, "--layers", "200", "--experts", "32", "--dim", "128", "--expert-dim", "64",
+                "--vocab", "300", "--type", "q4_0", "-o", path)
+        return path
+
+    def test_ctrl_c_while_a_plan_is_made(self):
+        model, text = self.deep_model(), self.write("words.txt", b"some words " * 200)
+        before = sorted(path.name for path in self.dir.iterdir())
+        npu = ["--npu", "sim:m2-max"]
+        for args in (["plan", model, "-o", self.dir / "plan.json"], ["run", model, "-p", "x", *npu],
+                     ["chat", model, "-p", "x", "--chat-template", "chatml", *npu],
+                     ["eval", model, "-f", text, "-c", "512", *npu], ["compile", model, "-o", self.dir / "out", *npu]):
+            with self.subTest(args=args[0]):
+                leader, follower = pty.openpty()
+                with self.start(*args, stderr=follower) as process:
+                    os.close(follower)
+                    seen = read_until(leader, lambda text: b"planning: " in text)  # for how long, after a second
+                    self.assertRegex(seen, rb"\rplanning: \d+ s so far\x1b\[K")
+                    process.send_signal(signal.SIGINT)
+                    self.assertEqual((process.stdout.read(), process.wait(timeout=SECONDS)), (b"", 130))
+                    seen += read_rest(leader)
+                os.close(leader)
+                self.assertTrue(seen.endswith(b"\r\x1b[Knpumoe: interrupted\r\n"), seen[-100:])
+                self.assertEqual(sorted(path.name for path in self.dir.iterdir()), before)
+
+    def test_ctrl_c_while_a_pipe_has_no_writer(self):
+        pipe = self.dir / "pipe"
+        os.mkfifo(pipe)
+        for args in (["eval", self.model, "-f", pipe], ["run", self.model, "-f", pipe], ["plan", self.model, "--stats", pipe],
+                     ["calibrate", self.model, "-f", pipe], ["plot", pipe, "-o", "-"],
+                     ["simulate", "phi-tiny-moe", "--routing", pipe], ["report", "phi-tiny-moe", "--routing", pipe]):
+            for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                with self.subTest(args=args[0], signal=signal_number), self.start(*args) as process:
+                    wait_for_handler(process.pid, signal_number)  # it has one from its start on, wherever it is
+                    process.send_signal(signal_number)
+                    out, err = process.communicate(timeout=SECONDS)
+                    self.assertEqual((process.returncode, out, err), (130, b"", b"npumoe: interrupted\n"))
+
+    def test_signals_that_are_ignored_stay_ignored(self):
+        """As nohup asks for."""
+        with self.start("run", self.model, "-n", "1", stdin=subprocess.PIPE,
+                        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)) as process:
+            wait_for_handler(process.pid, signal.SIGINT)
+            process.send_signal(signal.SIGHUP)
+            out, err = process.communicate(b"Hello", timeout=SECONDS)
+            self.assertEqual((process.returncode, out[:5], err), (0, b"Hello", b""))
+
+    def test_ctrl_c_while_a_file_is_written(self):
+        path = self.write("kept.gguf", b"old")
+        args = ["make-model", *self.SHAPE, "--layers", "200", "-o", path]
+        with self.start(*args) as process:
+            end = time.monotonic() + SECONDS
+            while not list(self.dir.glob("kept.gguf.tmp*")):
+                self.assertLess(time.monotonic(), end)
+                time.sleep(0.01)
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=SECONDS)
+        self.assertEqual((process.returncode, out, err), (130, b"", b"npumoe: interrupted: nothing is written\n"))
+        self.assertEqual((path.read_bytes(), list(self.dir.glob("kept.gguf.*"))), (b"old", []))
+
     def test_progress_on_a_terminal_is_one_line_that_goes_away(self):
         leader, follower = pty.openpty()
         with self.start("run", self.model, "-f", self.long_prompt(), "-c", "2000000", "-n", "1", "--no-display-prompt",
@@ -79,8 +141,8 @@ class Streams(Case):
             self.assertEqual(process.wait(timeout=SECONDS), 130)
             seen += read_rest(leader)
         os.close(leader)
-        self.assertNotIn(b"\n", seen)
-        self.assertTrue(seen.endswith(b"\r\x1b[K"))
+        self.assertEqual(seen.count(b"\n"), 1)
+        self.assertTrue(seen.endswith(b"\r\x1b[Knpumoe: interrupted\r\n"))
 
     def test_a_simulation_shows_how_far_it_is(self):
         leader, follower = pty.openpty()
@@ -93,10 +155,11 @@ class Streams(Case):
             seen += read_rest(leader)
         os.close(leader)
         self.assertRegex(seen.decode(), r"\rsimulate: \d+ of 10000 prompts")
-        self.assertTrue(seen.endswith(b"\r\x1b[K"))
+        self.assertTrue(seen.endswith(b"\r\x1b[Knpumoe: interrupted\r\n"))
 
     def test_ctrl_c_while_waiting_for_a_prompt(self):
         with self.start("run", self.model, stdin=subprocess.PIPE) as process:
             time.sleep(1)
             process.send_signal(signal.SIGINT)
             self.assertEqual(process.wait(timeout=SECONDS), 130)
+            self.assertEqual(process.stderr.read(), b"npumoe: interrupted\n")

@@ -69,6 +69,66 @@ class Usage(Case):
             with self.subTest(args=args):
                 self.fails(2, part, *args)
 
+    def test_flags_that_cannot_be_obeyed_are_refused(self):
+        """None is overruled without a word."""
+        sim, run = ["--npu", "sim:m2-max"], ["run", self.model, "-p", "x"]
+        ours = "of placement ours only"
+        for part, args in [
+            ("--placement: wants --npu too", [*run, "--placement", "all"]),
+            ("--stats: wants --npu too", ["eval", self.model, "-f", self.model, "--stats"]),
+            ("--no-agreement: wants --npu too", ["eval", self.model, "-f", self.model, "--no-agreement"]),
+            ("--keep-warm: wants --npu coreml", [*run, "--keep-warm", "1"]),
+            ("--cache: wants --npu coreml, got sim:m2-max", [*run, *sim, "--cache", self.dir]),
+            ("--cache-gb: wants --npu coreml", [*run, *sim, "--cache-gb", "1"]),
+            ("--npu-spec: wants --npu coreml", [*run, *sim, "--npu-spec", "m4"]),
+            ("moe batch: 100 tokens, wanted at least a chunk of 512", [*run, *sim, "--npu-chunk", "512", "--moe-batch", "100"]),
+            ("moe batch: 100 tokens, wanted at least a chunk of 256", ["plan", self.model, "--moe-batch", "100"]),
+            ("only placement ours has a choice", [*run, *sim, "--placement", "all", "--order", "wavefront"]),
+            (f"--moe-batch: {ours}, got all", [*run, *sim, "--placement", "all", "--moe-batch", "512"]),
+            (f"--moe-batch: {ours}, got base", ["plan", self.model, "--placement", "base", "--moe-batch", "512"]),
+            ("--max-weight-error: wants weights that are auto", [*run, *sim, "--max-weight-error", "0.1"]),
+            ("--max-weight-error: wants weights that are auto", ["plan", self.model, "--max-weight-error", "0.1"]),
+            ("--file: no errors are measured", ["plan", self.model, "-f", self.model]),
+            ("--trace: only 'npumoe run'", ["compile", self.model, "--trace", self.dir / "x"]),
+            ("--parse-special: not in a chat", [*run, "--chat", "--parse-special"]),
+            (f"--order: {ours}", ["simulate", "phi-tiny-moe", "--placement", "all,base", "--order", "wavefront"]),
+            (f"--objective: {ours}", ["simulate", "phi-tiny-moe", "--placement", "cpu", "--objective", "edp"]),
+            (f"--moe-batch: {ours}", ["simulate", "phi-tiny-moe", "--placement", "cpu", "--moe-batch", "512"]),
+            ("--details: wants --json", ["simulate", "phi-tiny-moe", "--details"]),
+            ("--details: wants --json", ["simulate", "phi-tiny-moe", "--details", "--sweep", self.dir / "x.csv"]),
+            ("--json: not with --sweep", ["simulate", "phi-tiny-moe", "--json", "--sweep", self.dir / "x.json"]),
+            ("--drift: wants a file", ["simulate", "phi-tiny-moe", "--drift", "0.1"]),
+            ("--drift: wants a file", ["report", "phi-tiny-moe", "--drift", "0.1"]),
+            ("--output: not with --published", ["report", "--published", "-o", self.dir / "x.html"]),
+        ]:
+            with self.subTest(args=args):
+                self.fails(2, part, *args)
+        # A variable stands for all commands: it cannot make a flag silent, and needs no use itself.
+        self.fails(2, "--placement: wants --npu too", *run, "--placement", "all", env={"NPUMOE_PLACEMENT": "ours"})
+        self.ok(*run, "-n", "1", env={"NPUMOE_PLACEMENT": "all", "NPUMOE_MOE_BATCH": "512", "NPUMOE_KEEP_WARM": "1"})
+        self.ok(*run, *sim, "-n", "1", "--placement", "all", env={"NPUMOE_MOE_BATCH": "512", "NPUMOE_CACHE_GB": "1"})
+
+    def test_flags_that_are_clamped_are_said(self):
+        run = ["run", self.model, "-p", "x", "-n", "1"]
+        self.assertEqual(self.ok(*run, "-b", "32", "-ub", "64").lines, ["npumoe: note: -ub 64: chunks have 32 tokens, as -b says"])
+        self.assertEqual(self.ok(*run, "-ub", "4096").lines, ["npumoe: note: -ub 4096: chunks have 2048 tokens, as -b says"])
+        self.assertEqual(self.ok(*run, "-b", "32").lines, [])
+        plan = ["plan", self.model, "-o", self.dir / "said.json"]
+        self.assertEqual(self.ok(*plan).lines, [])
+        self.assertEqual(self.ok(*plan, "--chunk", "512").lines, [])  # the default of --moe-batch is no wish
+        for flag, wanted, got in (("--chunk", 100, 128), ("--moe-batch", 4096, 512), ("--prompt", 100000, 512)):
+            done = self.ok(*plan, flag, wanted)
+            self.assertEqual(len(done.lines), 1, done.err)
+            self.assertIn(f"note: {flag} {wanted}: planned with {got}: ", done.lines[0])
+
+    def test_help_lists_the_values(self):
+        for command, placement in (("plan", True), ("simulate", True), ("run", True), ("report", False)):
+            text = " ".join(self.ok(command, "--help").text().split())
+            self.assertIn("auto, layer-major, wavefront", text)
+            if placement:
+                self.assertIn("time, energy, edp", text)
+                self.assertIn("ours, cpu, naive, anemll, base, tiers, tiers+groups, all", text)
+
     def test_empty_values_name_nothing(self):
         for name, args in [
             ("--model", ["run", "-m", "", "-p", "x"]),
@@ -106,6 +166,12 @@ class Usage(Case):
             with self.subTest(args=args[:-1], last=str(args[-1])[:9]):
                 line = self.fails(code, "...", *args)
                 self.assertLess(len(line), 600)
+        for args in (["run", self.model, "-p", "x", "-t" + long], ["exec", "x.mlpackage", "--in", "a=" + long, "-o", self.dir],
+                     ["simulate", "phi-tiny-moe,a" + long], ["bench", self.model, "-p", "1,2," + long],
+                     ["plan", self.model, "--stats", "a/" + long + "/b"]):
+            done = npumoe(*args)
+            self.assertIn(done.code, (1, 2))
+            self.assertLess(len(done.err), 1100)
         self.fails(2, "xxx...xxx", "run", self.model, "-p", "x", env={"NPUMOE_THREADS": long})
 
     def test_well_known_flags_that_change_nothing_are_ignored_with_a_note(self):
