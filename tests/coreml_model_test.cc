@@ -212,6 +212,19 @@ TEST_F(CoreMlModelTest, CompilerThatDies) {
   EXPECT_EQ(outcome.tokens.size(), kNewTokens);
 }
 
+// Ctrl-C reaches the compiling process too: nothing is remembered against the package.
+TEST_F(CoreMlModelTest, CompilerThatIsInterrupted) {
+  EngineOptions options = Options("coreml");
+  options.npu.compiler = {"/bin/sh", "-c", "kill -INT $$"};
+  CompileOptions compile;
+  const auto report = CompilePrograms(kModels + "demo-moe.gguf", options, compile, {});
+  ASSERT_FALSE(report.ok());
+  EXPECT_EQ(report.error().code, Code::kCancelled) << report.error().message;
+  const auto failed = [](const CachedProgram& program) { return !program.failure.empty(); };
+  EXPECT_EQ(std::ranges::count_if(ListPrograms(cache_), failed), 0);
+  ExpectEqual(Generate(Options("coreml")));
+}
+
 TEST_F(CoreMlModelTest, CompilerOfItsOwnProcess) {
   EngineOptions options = Options("coreml");
   // The stand-in's compiled form is a copy.

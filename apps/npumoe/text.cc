@@ -135,7 +135,8 @@ std::string FormatCount(uint64_t count) {
 }
 
 std::string ThreePlaces(double value) {
-  if (value == 0 || !std::isfinite(value)) return fmt::format("{:.3g}", value);
+  if (!std::isfinite(value)) return fmt::format("{}", value);
+  if (std::fabs(value) < 1e-9) return "0";  // what is left of differences
   // Of the rounded value: 9.996 has two digits before the point.
   const double rounded = std::strtod(fmt::format("{:.2e}", value).c_str(), nullptr);
   const int before = static_cast<int>(std::floor(std::log10(std::fabs(rounded)))) + 1;

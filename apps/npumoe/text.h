@@ -16,7 +16,7 @@ std::string FormatBytes(uint64_t bytes);
 // "30.53 B", "131.07 M", "4.10 K", "12": powers of 1,000.
 std::string FormatCount(uint64_t count);
 
-// Of three digits, or all that stand before the point: "1234", "12.3", "0.0123", "0" for 0; no exponent above 1e-12.
+// Of three digits, or all that stand before the point: "1234", "12.3", "0.0123"; "0" below 1e-9.
 std::string ThreePlaces(double value);
 // A unit in which `largest` has one to three digits before the point, or the smallest of them: s, ms, us, ns. `unit` is
 // "s", "J" or the like.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "moe/plan.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -136,7 +137,7 @@ TEST(Plan, RefusesFieldsThatContradictEachOther) {
     all.update(changes);
     return message(all);
   };
-  EXPECT_EQ(of_ours({}), "");
+  EXPECT_EQ(of_ours(json::object()), "");
   EXPECT_EQ(of_ours({{"moe_batch_tokens", 1024}}), "");
   EXPECT_EQ(of_ours({{"joule_price", 0}}),
             "p: field 'joule_price': wanted above 0 with placement ours, objective edp and order layer-major, got 0");

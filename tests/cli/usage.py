@@ -117,7 +117,7 @@ class Usage(Case):
         self.assertEqual(self.ok(*plan).lines, [])
         self.assertEqual(self.ok(*plan, "--chunk", "512").lines, [])  # the default of --moe-batch is no wish
         for flag, wanted, got in (("--chunk", 100, 128), ("--moe-batch", 4096, 512), ("--prompt", 100000, 512)):
-            done = self.ok(*plan, flag, wanted)
+            done = self.ok(*plan, flag, str(wanted))
             self.assertEqual(len(done.lines), 1, done.err)
             self.assertIn(f"note: {flag} {wanted}: planned with {got}: ", done.lines[0])
 
