@@ -162,12 +162,17 @@ int RunDoctor(const std::vector<std::string>& args) {
   app.add_flag("--self-test", self_test,
                "runs probes on the NPU: are the results right, where do ops run, how fast is it; what is measured on a "
                "real one is kept for the planner");
-  BindEnvironment(app.add_option("--cache", cache, "folder of caches [" + DefaultCacheFolder() + "]"), "CACHE");
+  auto* const cache_option =
+      app.add_option("--cache", cache, "with --self-test: folder of caches [" + DefaultCacheFolder() + "]");
+  BindEnvironment(cache_option, "CACHE");
   app.add_flag("--json", as_json, "JSON");
   if (const auto exit_code = ParseFlags(app, args)) return *exit_code;
 
   if (self_test) return SelfTest(name, cache, as_json);
-  if (name.starts_with("sim:")) name.erase(0, 4);
+  if (const Status good = Refuse({cache_option}, "wants --self-test"); !good) {
+    return UsageError("doctor: " + good.error().message);
+  }
+  name = WithoutSim(name);
   const std::vector<NpuDescription> npus = DescribeNpus();
   std::vector<std::string> names, titles;
   for (const NpuDescription& npu : npus) {

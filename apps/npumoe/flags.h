@@ -30,6 +30,9 @@ Status Refuse(std::initializer_list<const CLI::Option*> options, std::string_vie
 // Whether the command line has it, and not only an environment variable.
 bool IsTyped(const CLI::Option& option);
 
+// "m2-max" of "sim:m2-max", for commands that know no other NPUs than simulated ones.
+std::string WithoutSim(const std::string& npu);
+
 // "one of: a, b, c", for the help.
 std::string OneOf(const std::vector<std::string_view>& names);
 

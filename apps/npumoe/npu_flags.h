@@ -4,12 +4,19 @@
 
 #include <CLI/CLI.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "apps/npumoe/flags.h"
 #include "npumoe/engine.h"
 
 namespace npumoe {
+
+// Whether --tiers means something to a placement.
+inline bool HasTiers(std::string_view placement) {
+  return placement.starts_with("tiers") || placement == "all" || placement == "npumoe";
+}
+inline constexpr char kTiersText[] = "of placements tiers, tiers+groups and all only";
 
 // Of a plan to be made.
 struct PlanFlagOptions {

@@ -29,7 +29,7 @@ struct PlanFlags {
   PlanOptions options;
   bool explain = false, as_json = false;
   CLI::Option *chunk_option = nullptr, *batch_option = nullptr, *order_option = nullptr, *prompt_option = nullptr,
-              *error_option = nullptr, *sample_option = nullptr;
+              *error_option = nullptr, *sample_option = nullptr, *tiers_option = nullptr;
 
   void AddTo(CLI::App& app) {
     app.add_option("-m,--model,model", model, "a GGUF file or a Hugging Face folder")->required();
@@ -46,8 +46,8 @@ struct PlanFlags {
                    "other's attention; auto: whichever the objective prefers) [auto]");
     prompt_option = app.add_option("--prompt", options.prompt_tokens, "longest prompt that the plan covers [4096]");
     prompt_option->check(tokens);
-    app.add_option("--tiers", options.n_tiers, "capacities of a layer in the paper's plans [3]")
-        ->check(CLI::Range(1u, 64u));
+    tiers_option = app.add_option("--tiers", options.n_tiers, "capacities of a layer in the paper's plans with tiers [3]");
+    tiers_option->check(CLI::Range(1u, 64u));
     app.add_option("--objective", options.objective, OneOf(Objectives()) + " (edp: the product of time and energy) [time]");
     app.add_option("--placement", options.placement, OneOf(Placements()) + " [ours]");
     app.add_option("--mode,--overflow", options.mode,
@@ -182,6 +182,10 @@ int RunPlan(const std::vector<std::string>& args) {
   // Whoever asks for reasons, or reads JSON, learns what a format costs.
   const bool only_fp16 = flags.options.expert_weights == "fp16" && flags.options.attention_weights == "fp16";
   flags.options.measure_weights = !only_fp16 && (flags.explain || flags.as_json);
+  if (!HasTiers(flags.options.placement)) {
+    const Status good = Refuse({flags.tiers_option}, kTiersText);
+    if (!good) return UsageError("plan: " + good.error().message);
+  }
   const bool chooses = flags.options.expert_weights == "auto" || flags.options.attention_weights == "auto";
   if (!chooses && !flags.options.measure_weights) {
     const Status good = Refuse({flags.sample_option}, "no errors are measured: wants weights that are auto, or others than "

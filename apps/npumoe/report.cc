@@ -105,6 +105,7 @@ int RunSimulationReport(const std::vector<std::string>& args) {
     const Status written = WriteOut(PublishedJson());
     return written ? kExitDone : FailWith(written.error());
   }
+  flags.options.simulate.npu = WithoutSim(flags.options.simulate.npu);
   const auto threads = ParseThreads(flags.n_threads);
   if (!threads) return UsageError("report: " + threads.error().message);
   flags.options.n_threads = *threads > 0 ? *threads : std::max(1u, std::thread::hardware_concurrency());

@@ -13,6 +13,7 @@
 #include "apps/npumoe/commands.h"
 #include "apps/npumoe/console.h"
 #include "apps/npumoe/flags.h"
+#include "apps/npumoe/npu_flags.h"
 #include "apps/npumoe/progress.h"
 #include "apps/npumoe/routing_flags.h"
 #include "apps/npumoe/simulate_json.h"
@@ -34,6 +35,7 @@ struct SimulateFlags {
   SimulateOptions options;
   bool as_json = false, details = false;
   std::vector<const CLI::Option*> of_ours;
+  CLI::Option* tiers_option = nullptr;
   const CLI::Option *json_option = nullptr, *details_option = nullptr;
 
   void AddTo(CLI::App& app) {
@@ -60,8 +62,8 @@ struct SimulateFlags {
     of_ours = {batch, order, objective};
     app.add_option("--expert-weights", options.expert_weights, "fp16, int8, lut8, lut6 or lut4 [fp16]");
     app.add_option("--attention-weights", options.attention_weights, "likewise [fp16]");
-    app.add_option("--tiers", options.n_tiers, "capacities of a layer in the paper's plans [3]")
-        ->check(CLI::Range(1u, 64u));
+    tiers_option = app.add_option("--tiers", options.n_tiers, "capacities of a layer in the paper's plans with tiers [3]");
+    tiers_option->check(CLI::Range(1u, 64u));
     app.add_option("--seeds", options.n_seeds, "prompts, each with its own routing [5]")->check(CLI::Range(1u, 10000u));
     app.add_option("-s,--seed", options.seed, "of the first [1]");
     app.add_option("--sweep", sweep, "write one row per placement of every combination; .csv or .json")
@@ -77,6 +79,9 @@ struct SimulateFlags {
       for (const CLI::Option* option : of_ours) {
         if (const Status good = Refuse({option}, "of placement ours only, which is not asked for"); !good) return good;
       }
+    }
+    if (!placements.empty() && std::ranges::none_of(placements, HasTiers)) {
+      if (const Status good = Refuse({tiers_option}, kTiersText); !good) return good;
     }
     if (!as_json && !sweep.ends_with(".json")) {
       if (const Status good = Refuse({details_option}, "wants --json or --sweep X.json"); !good) return good;
@@ -220,6 +225,7 @@ int RunSimulate(const std::vector<std::string>& args) {
     if (const Status can = CheckOutputFile(flags.sweep); !can) return FailWith(can.error());
   }
   if (flags.npus.empty()) flags.npus = {"m2-max"};
+  for (std::string& npu : flags.npus) npu = WithoutSim(npu);
   if (flags.objectives.empty()) flags.objectives = {"time"};
   for (const std::string& name : flags.placements) {
     flags.options.placements.push_back(name == kPaperPlan ? std::string(kPaperPlacement) : name);

@@ -14,7 +14,7 @@ class Simulate(Case):
         return json.loads(self.ok("simulate", "-m", MODEL, "--seeds", "1", *args, "--json").text())
 
     def test_says_what_is_simulated_on_what(self):
-        text = self.ok("simulate", MODEL, "--seeds", "1", "--npu", "m4-max", "--placement", "ours,npumoe").text()
+        text = self.ok("simulate", MODEL, "--seeds", "1", "--npu", "sim:m4-max", "--placement", "ours,npumoe").text()
         self.assertIn("simulated", text.splitlines()[0])
         self.assertIn("m4-max", text.splitlines()[0])
         self.assertIn("\nsimulated on m4-max\n", text)

@@ -99,6 +99,10 @@ class Usage(Case):
             ("--json: not with --sweep", ["simulate", "phi-tiny-moe", "--json", "--sweep", self.dir / "x.json"]),
             ("--drift: wants a file", ["simulate", "phi-tiny-moe", "--drift", "0.1"]),
             ("--drift: wants a file", ["report", "phi-tiny-moe", "--drift", "0.1"]),
+            ("--tiers: of placements tiers", ["plan", self.model, "--tiers", "2"]),
+            ("--tiers: of placements tiers", ["simulate", "phi-tiny-moe", "--placement", "ours", "--tiers", "2"]),
+            ("--per-expert: not with --hf", ["make-model", *self.SHAPE, "--hf", "--per-expert", "-o", self.dir / "x"]),
+            ("--cache: wants --self-test", ["doctor", "--cache", self.dir]),
             ("--output: not with --published", ["report", "--published", "-o", self.dir / "x.html"]),
         ]:
             with self.subTest(args=args):
