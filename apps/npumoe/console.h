@@ -20,8 +20,8 @@ inline constexpr int kExitInterrupted = 130;  // 128 + SIGINT, as shells report 
 
 // Call first in main: streams 0-2 exist afterwards (a file opened later cannot become stdout by accident), and a reader
 // that went away shows as an error of WriteOut instead of a signal. Ctrl-C, SIGTERM and SIGHUP end the program at once
-// from here on: one line "npumoe: interrupted", kExitInterrupted, no temporary file left. Signals that whoever started it
-// told it to ignore (nohup) stay ignored.
+// from here on: one line "npumoe: interrupted", kExitInterrupted, no temporary file left. Signals that whoever started
+// it told it to ignore (nohup) stay ignored.
 void PrepareStreams();
 
 // Writes all of `text` to stdout at once, unbuffered. Fails with kCancelled when the reader closed the pipe.
@@ -33,8 +33,8 @@ void ShortenInNotes(std::string_view value);
 // Bytes to stderr as they are: progress lines.
 void WriteErr(std::string_view text);
 
-// Exit codes, after saying why on stderr. Of kCancelled FailWith makes the silent 0 of a closed pipe, the reader's wish,
-// or else what ExitInterrupted does.
+// Exit codes, after saying why on stderr. Of kCancelled FailWith makes the silent 0 of a closed pipe, the reader's
+// wish, or else what ExitInterrupted does.
 int FailWith(const Error& error);
 int UsageError(std::string_view text);
 // kExitInterrupted, after the line "npumoe: interrupted", with `what` became of the work behind it, if that is said.

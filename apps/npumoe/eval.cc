@@ -78,7 +78,8 @@ struct EvalFlags {
 
   // What does not go together, as a usage error.
   Status Check() {
-    if (const Status bad = npu.wanted() ? Status(Ok{}) : Refuse({agreement_, stats_}, "wants --npu too"); !bad) return bad;
+    if (const Status bad = npu.wanted() ? Status(Ok{}) : Refuse({agreement_, stats_}, "wants --npu too"); !bad)
+      return bad;
     if (task.task.empty()) {
       if (file.empty()) return Error{Code::kInvalidArgument, "--file is required, or --task"};
       return Refuse({shots_, length_, seed_, limit_, resume_}, "wants --task too");

@@ -203,7 +203,9 @@ Status Refuse(std::initializer_list<const CLI::Option*> options, std::string_vie
 
 std::string WithoutSim(const std::string& npu) { return npu.starts_with("sim:") ? npu.substr(4) : npu; }
 
-std::string OneOf(const std::vector<std::string_view>& names) { return fmt::format("one of: {}", fmt::join(names, ", ")); }
+std::string OneOf(const std::vector<std::string_view>& names) {
+  return fmt::format("one of: {}", fmt::join(names, ", "));
+}
 
 CLI::Validator NumberIn(double low, double high) {
   const auto check = [low, high](std::string& text) {

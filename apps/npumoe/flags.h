@@ -24,8 +24,8 @@ std::optional<int> ParseFlags(CLI::App& app, Args args);
 // Refuses "-": of outputs that stdout cannot hold. `what` is "a file" or "a folder".
 CLI::Validator NotStdout(const std::string& what);
 
-// kInvalidArgument for the first of `options` that was given on the command line, with `why` it cannot be obeyed. What an
-// environment variable says stands for all commands, and for those that have no use for it is nothing.
+// kInvalidArgument for the first of `options` that was given on the command line, with `why` it cannot be obeyed. What
+// an environment variable says stands for all commands, and for those that have no use for it is nothing.
 Status Refuse(std::initializer_list<const CLI::Option*> options, std::string_view why);
 // Whether the command line has it, and not only an environment variable.
 bool IsTyped(const CLI::Option& option);

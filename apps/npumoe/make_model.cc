@@ -35,7 +35,8 @@ int RunMakeModel(const std::vector<std::string>& args) {
   app.add_option("-s,--seed", options.seed, "same seed, same bytes");
   app.add_option("--zipf", options.zipf, "how unequally experts are used; 0 = evenly");
   app.add_flag("--hf", options.hugging_face, "write a Hugging Face folder with safetensors instead of GGUF");
-  const auto* per_expert_option = app.add_flag("--per-expert", per_expert, "GGUF: one tensor per expert instead of one for all");
+  const auto* per_expert_option =
+      app.add_flag("--per-expert", per_expert, "GGUF: one tensor per expert instead of one for all");
   app.add_option("--splits", options.n_splits, "number of files")->check(CLI::Range(1u, 99999u));
   if (const auto exit_code = ParseFlags(app, args)) return *exit_code;
   if (options.hugging_face) {

@@ -31,8 +31,8 @@ Status CheckPlanFlags(PlanOptions& plan, const PlanFlagOptions& options) {
   if (options.moe_batch->count() == 0) plan.moe_batch_tokens = std::max(plan.moe_batch_tokens, plan.chunk_tokens);
   if (const Status good = CheckPlanOptions(plan); !good) return good;
   if (plan.placement != "ours") {
-    const Status good = Refuse({options.moe_batch, options.order},
-                               fmt::format("of placement ours only, got {}", plan.placement));
+    const Status good =
+        Refuse({options.moe_batch, options.order}, fmt::format("of placement ours only, got {}", plan.placement));
     if (!good) return good;
   }
   if (plan.expert_weights != "auto" && plan.attention_weights != "auto") {

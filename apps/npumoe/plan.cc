@@ -37,18 +37,23 @@ struct PlanFlags {
                    "what 'npumoe calibrate' wrote; default: the file beside the model, if there is one");
     app.add_option("--npu", options.npu, "the NPU to plan for ('npumoe doctor' lists them) [m2-max]");
     const auto tokens = CLI::Range(1u, kMaxContextTokens);
-    chunk_option = app.add_option("--chunk,--npu-chunk", options.chunk_tokens, "prompt tokens of one attention dispatch [256]");
+    chunk_option =
+        app.add_option("--chunk,--npu-chunk", options.chunk_tokens, "prompt tokens of one attention dispatch [256]");
     chunk_option->check(CLI::Range(1u, kMaxChunkTokens));
-    batch_option = app.add_option("--moe-batch", options.moe_batch_tokens, "of 'ours': tokens whose experts run together, at least a chunk [4096]");
+    batch_option = app.add_option("--moe-batch", options.moe_batch_tokens,
+                                  "of 'ours': tokens whose experts run together, at least a chunk [4096]");
     batch_option->check(tokens);
     order_option = app.add_option("--order", options.order,
-                   "of 'ours', " + OneOf(Orders()) + " (wavefront: a batch in two halves, one's experts beside the "
-                   "other's attention; auto: whichever the objective prefers) [auto]");
+                                  "of 'ours', " + OneOf(Orders()) +
+                                      " (wavefront: a batch in two halves, one's experts beside the "
+                                      "other's attention; auto: whichever the objective prefers) [auto]");
     prompt_option = app.add_option("--prompt", options.prompt_tokens, "longest prompt that the plan covers [4096]");
     prompt_option->check(tokens);
-    tiers_option = app.add_option("--tiers", options.n_tiers, "capacities of a layer in the paper's plans with tiers [3]");
+    tiers_option =
+        app.add_option("--tiers", options.n_tiers, "capacities of a layer in the paper's plans with tiers [3]");
     tiers_option->check(CLI::Range(1u, 64u));
-    app.add_option("--objective", options.objective, OneOf(Objectives()) + " (edp: the product of time and energy) [time]");
+    app.add_option("--objective", options.objective,
+                   OneOf(Objectives()) + " (edp: the product of time and energy) [time]");
     app.add_option("--placement", options.placement, OneOf(Placements()) + " [ours]");
     app.add_option("--mode,--overflow", options.mode,
                    "rows above a capacity: exact computes them on the CPU, prune drops them, reroute gives them to "
@@ -60,7 +65,8 @@ struct PlanFlags {
     error_option = app.add_option("--max-weight-error", options.max_weight_error,
                                   fmt::format("relative error of outputs that auto allows [{}]", kMaxWeightError));
     error_option->check(CLI::PositiveNumber);
-    sample_option = app.add_option("-f,--file", sample, "text whose first tokens errors are measured on; - = stdin; default: built in");
+    sample_option = app.add_option("-f,--file", sample,
+                                   "text whose first tokens errors are measured on; - = stdin; default: built in");
     app.add_flag("--phimoe-llama-cpp", options.phimoe_llama_cpp, "PhiMoE as llama.cpp computes it");
     app.add_flag("--explain", explain, "the reason of every decision");
     app.add_option("-o,--output", out, "file to write; - = stdout; default: plan.json beside the model");
@@ -188,8 +194,9 @@ int RunPlan(const std::vector<std::string>& args) {
   }
   const bool chooses = flags.options.expert_weights == "auto" || flags.options.attention_weights == "auto";
   if (!chooses && !flags.options.measure_weights) {
-    const Status good = Refuse({flags.sample_option}, "no errors are measured: wants weights that are auto, or others than "
-                                                      "fp16 with --explain or --json");
+    const Status good = Refuse({flags.sample_option},
+                               "no errors are measured: wants weights that are auto, or others than "
+                               "fp16 with --explain or --json");
     if (!good) return UsageError("plan: " + good.error().message);
   }
   if (!flags.sample.empty()) {
@@ -201,8 +208,7 @@ int RunPlan(const std::vector<std::string>& args) {
   const auto stats = ReadStats(flags);
   if (!stats) return FailWith(stats.error());
   Progress progress("planning");
-  const auto plan =
-      MakePlanDocument(flags.model, stats->text, stats->path, flags.options, ShowingTime(progress));
+  const auto plan = MakePlanDocument(flags.model, stats->text, stats->path, flags.options, ShowingTime(progress));
   progress.Clear();
   if (!plan && plan.error().code == Code::kInvalidArgument) return UsageError("plan: " + plan.error().message);
   if (!plan) return FailWith(plan.error());

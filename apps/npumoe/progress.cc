@@ -58,7 +58,8 @@ void Progress::Draw(double done, double total, double done_before) {
   if (!(done_now > 0)) {  // no rate yet
     counted_from_ = now;
     if (IsDue(elapsed, false)) {
-      Write(fmt::format("{}: {:.0f} of {:.0f} {}, {} so far", name_, std::floor(done), total, unit_, Duration(elapsed)));
+      Write(
+          fmt::format("{}: {:.0f} of {:.0f} {}, {} so far", name_, std::floor(done), total, unit_, Duration(elapsed)));
     }
     return;
   }

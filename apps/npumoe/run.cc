@@ -30,8 +30,7 @@ struct RunFlags {
   int64_t max_tokens = -1;
   bool escape = true, parse_special = false, chat = false;
   bool no_display_prompt = false, show_special = false, verbose_prompt = false, stats = false, json = false;
-  CLI::Option *prompt_option = nullptr, *file_option = nullptr, *system_option = nullptr,
-              *special_option = nullptr;
+  CLI::Option *prompt_option = nullptr, *file_option = nullptr, *system_option = nullptr, *special_option = nullptr;
 
   bool is_chat() const { return chat || !chat_template.empty() || system_option->count() > 0; }
 
@@ -47,8 +46,8 @@ struct RunFlags {
                       ->group(group);
     app.add_flag("-e,--escape,!--no-escape", escape, "\\n, \\t, \\xNN and the like in -p become bytes; on by default")
         ->group(group);
-    special_option =
-        app.add_flag("--parse-special", parse_special, "control tokens written in the prompt act as such; not in a chat");
+    special_option = app.add_flag("--parse-special", parse_special,
+                                  "control tokens written in the prompt act as such; not in a chat");
     special_option->group(group);
     app.add_flag("--chat", chat, "the prompt is a question in the model's chat format")->group(group);
     auto* chat_option = app.add_option("--chat-template", chat_template, "the same in a named built-in format")

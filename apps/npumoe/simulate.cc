@@ -53,8 +53,8 @@ struct SimulateFlags {
                                  "of 'ours', " + OneOf(Orders()) + " (wavefront: two halves in flight) [auto]");
     routing.AddTo(app, options);
     app.add_option("--placement", placements,
-                   fmt::format("some of: {} ({} is the paper's name of {}) [all of them]", fmt::join(Placements(), ", "),
-                               kPaperPlan, kPaperPlacement))
+                   fmt::format("some of: {} ({} is the paper's name of {}) [all of them]",
+                               fmt::join(Placements(), ", "), kPaperPlan, kPaperPlacement))
         ->delimiter(',');
     auto* objective = app.add_option("--objective", objectives,
                                      fmt::format("of 'ours', some of: {} [time]", fmt::join(Objectives(), ", ")));
@@ -62,15 +62,16 @@ struct SimulateFlags {
     of_ours = {batch, order, objective};
     app.add_option("--expert-weights", options.expert_weights, "fp16, int8, lut8, lut6 or lut4 [fp16]");
     app.add_option("--attention-weights", options.attention_weights, "likewise [fp16]");
-    tiers_option = app.add_option("--tiers", options.n_tiers, "capacities of a layer in the paper's plans with tiers [3]");
+    tiers_option =
+        app.add_option("--tiers", options.n_tiers, "capacities of a layer in the paper's plans with tiers [3]");
     tiers_option->check(CLI::Range(1u, 64u));
     app.add_option("--seeds", options.n_seeds, "prompts, each with its own routing [5]")->check(CLI::Range(1u, 10000u));
     app.add_option("-s,--seed", options.seed, "of the first [1]");
     app.add_option("--sweep", sweep, "write one row per placement of every combination; .csv or .json")
         ->check(NotStdout("a file, .csv or .json"));
     json_option = app.add_flag("--json", as_json, "everything as JSON");
-    details_option =
-        app.add_flag("--details", details, "with --json or --sweep X.json: tier maps, popularity, one layer's time line");
+    details_option = app.add_flag("--details", details,
+                                  "with --json or --sweep X.json: tier maps, popularity, one layer's time line");
   }
 
   // Flags that cannot be obeyed.
@@ -105,13 +106,15 @@ std::string Table(const SimulateReport& report) {
   const Prefixed time = UnitFor(most_seconds, "s"), energy = UnitFor(most_joules, "J");
   const auto seconds = [&](double value) { return ThreePlaces(value * time.per_unit); };
   const auto with_deviation = [](const SimulatedValue& value, const Prefixed& unit) {
-    return fmt::format("{} +-{}", ThreePlaces(value.mean * unit.per_unit), ThreePlaces(value.deviation * unit.per_unit));
+    return fmt::format("{} +-{}", ThreePlaces(value.mean * unit.per_unit),
+                       ThreePlaces(value.deviation * unit.per_unit));
   };
   const auto name_of = [](const SimulatedPlacement& p) {
     return p.placement + (p.objective == "time" ? "" : ", " + p.objective);
   };
   text += fmt::format(
-      "| placement | TTFT {} | {}/token | CPU busy {} | padding | dropped | over, on the CPU | rows on the NPU | gap to "
+      "| placement | TTFT {} | {}/token | CPU busy {} | padding | dropped | over, on the CPU | rows on the NPU | gap "
+      "to "
       "bound |\n"
       "|---|---:|---:|---:|---:|---:|---:|---:|---:|\n",
       time.name, energy.name, time.name);

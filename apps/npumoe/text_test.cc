@@ -7,16 +7,30 @@ namespace npumoe {
 namespace {
 
 TEST(ThreePlaces, AlwaysShowsThem) {
-  for (const auto& [value, text] : std::initializer_list<std::pair<double, const char*>>{
-           {0, "0"}, {7e-15, "0"}, {1, "1.00"}, {12.345, "12.3"}, {999.6, "1000"}, {9.996, "10.0"}, {0.09999, "0.100"}, {123456, "123456"},
-           {0.00012345, "0.000123"}, {-0.0456, "-0.0456"}}) {
+  for (const auto& [value, text] : std::initializer_list<std::pair<double, const char*>>{{0, "0"},
+                                                                                         {7e-15, "0"},
+                                                                                         {1, "1.00"},
+                                                                                         {12.345, "12.3"},
+                                                                                         {999.6, "1000"},
+                                                                                         {9.996, "10.0"},
+                                                                                         {0.09999, "0.100"},
+                                                                                         {123456, "123456"},
+                                                                                         {0.00012345, "0.000123"},
+                                                                                         {-0.0456, "-0.0456"}}) {
     EXPECT_EQ(ThreePlaces(value), text);
   }
 }
 
 TEST(UnitFor, PutsOneToThreePlacesBeforeThePoint) {
-  for (const auto& [largest, name] : std::initializer_list<std::pair<double, const char*>>{
-           {0, "s"}, {1, "s"}, {5000, "s"}, {0.9999, "s"}, {0.99, "ms"}, {0.001, "ms"}, {0.0009, "us"}, {2e-9, "ns"}, {2e-15, "ns"}}) {
+  for (const auto& [largest, name] : std::initializer_list<std::pair<double, const char*>>{{0, "s"},
+                                                                                           {1, "s"},
+                                                                                           {5000, "s"},
+                                                                                           {0.9999, "s"},
+                                                                                           {0.99, "ms"},
+                                                                                           {0.001, "ms"},
+                                                                                           {0.0009, "us"},
+                                                                                           {2e-9, "ns"},
+                                                                                           {2e-15, "ns"}}) {
     EXPECT_EQ(UnitFor(largest, "s").name, name) << largest;
   }
   EXPECT_EQ(UnitFor(0.02, "J").per_unit, 1e3);

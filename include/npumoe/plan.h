@@ -16,7 +16,8 @@ namespace npumoe {
 // held-out text within 0.2 %) and lut4 (13 %, up to 2 %); the tables are in docs/weights.md.
 inline constexpr double kMaxWeightError = 0.05;
 
-// Whether work shall go on; asked on the thread that works, again and again: planning a large model takes minutes.
+// Whether work shall go on (the planner has the same alias); asked on the thread that works, again and again: planning a
+// large model takes minutes.
 using GoOnFn = std::function<bool()>;
 
 struct PlanOptions {
@@ -66,12 +67,13 @@ struct PlanDocument {
   std::vector<WeightErrorRow> weight_errors;         // of every format, when they were measured
 };
 
-// kInvalidArgument names the option that is unknown, out of range or at odds with another; `options.npu` is not looked at.
+// kInvalidArgument names the option that is unknown, out of range or at odds with another; `options.npu` is not looked
+// at.
 Status CheckPlanOptions(const PlanOptions& options);
 
 // "ours", the paper's baselines and the steps of its ablation.
 std::vector<std::string_view> Placements();
-std::vector<std::string_view> Orders();         // of placement "ours"
+std::vector<std::string_view> Orders();  // of placement "ours"
 std::vector<std::string_view> Objectives();
 std::vector<std::string_view> OverflowModes();
 

@@ -62,8 +62,8 @@ struct CompileReport {
   std::vector<CompiledProgram> programs;  // in layer order
 };
 
-// Called once when the plan is there, with n_done 0 and nothing in `done`, then after each program, from one thread at a
-// time; false stops (kCancelled: what is done stays and is kept next time).
+// Called once when the plan is there, with n_done 0 and nothing in `done`, then after each program, from one thread at
+// a time; false stops (kCancelled: what is done stays and is kept next time).
 using CompileProgressFn = std::function<bool(const CompiledProgram& done, size_t n_done, size_t n_total)>;
 
 // Makes all programs of a plan: `options.npu` says which plan, as for Engine::Open. A program that the NPU refuses is

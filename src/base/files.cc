@@ -148,7 +148,10 @@ Result<AtomicFile> AtomicFile::Create(const std::string& path) {
 }
 
 AtomicFile::AtomicFile(std::FILE* file, std::string path, std::string temporary)
-    : file_(file), path_(std::move(path)), temporary_(std::move(temporary)), slot_(temporary_.empty() ? -1 : AddUnfinished(temporary_)) {}
+    : file_(file),
+      path_(std::move(path)),
+      temporary_(std::move(temporary)),
+      slot_(temporary_.empty() ? -1 : AddUnfinished(temporary_)) {}
 
 AtomicFile::AtomicFile(AtomicFile&& other) noexcept
     : file_(std::exchange(other.file_, nullptr)),

@@ -20,8 +20,8 @@ struct NpuSetup {
 };
 
 // `options` has its defaults filled and names a device. Fails with kUnsupported for a device that this build does not
-// have, kNotFound for an unknown simulated one, for a plan that is bad or stale, with the reason, and with kCancelled soon
-// after `go_on`, asked while a plan is made, said no.
+// have, kNotFound for an unknown simulated one, for a plan that is bad or stale, with the reason, and with kCancelled
+// soon after `go_on`, asked while a plan is made, said no.
 Result<NpuSetup> SetUpNpu(const Model& model, const EngineOptions& options, const GoOnFn& go_on = {});
 
 }  // namespace npumoe

@@ -223,8 +223,8 @@ Result<PlanDocument> MakePlanDocument(const std::string& model_path, std::string
     NM_TRY_VAR(const Tokenizer tokenizer, OpenTokenizer(model, {}));
     NM_TRY_VAR(errors, MeasureWeightErrors(model, SampleTokens(tokenizer, options), CoreCount(), go_on));
   }
-  auto made = MakePlanWithWeights(model, stats ? &*stats : nullptr, spec, request, options,
-                                  errors ? &*errors : nullptr, go_on);
+  auto made =
+      MakePlanWithWeights(model, stats ? &*stats : nullptr, spec, request, options, errors ? &*errors : nullptr, go_on);
   if (!made.ok()) {
     // The planner does not know the file.
     const bool of_stats = made.error().message.starts_with("routing statistics: ");

@@ -70,8 +70,8 @@ std::vector<int32_t> SampleTokens(const Tokenizer& tokenizer, const PlanOptions&
 }
 
 Result<PlanWithReasons> MakePlanWithWeights(const Model& model, const RoutingStats* stats, const NpuSpec& spec,
-                                            PlanRequest request, const PlanOptions& options,
-                                            const WeightErrors* errors, const GoOnFn& go_on) {
+                                            PlanRequest request, const PlanOptions& options, const WeightErrors* errors,
+                                            const GoOnFn& go_on) {
   std::vector<std::string> reasons;
   if (errors != nullptr) {
     for (const WeightErrorRow& row : ErrorRows(*errors)) {

@@ -27,8 +27,8 @@ std::vector<int32_t> SampleTokens(const Tokenizer& tokenizer, const PlanOptions&
 // each by plans made with all formats whose error is within options.max_weight_error. fp16 is always allowed. `errors`
 // must be given when ChoosesWeights; its figures become reasons.
 Result<PlanWithReasons> MakePlanWithWeights(const Model& model, const RoutingStats* stats, const NpuSpec& spec,
-                                            PlanRequest request, const PlanOptions& options,
-                                            const WeightErrors* errors, const GoOnFn& go_on = {});
+                                            PlanRequest request, const PlanOptions& options, const WeightErrors* errors,
+                                            const GoOnFn& go_on = {});
 
 std::vector<WeightErrorRow> ErrorRows(const WeightErrors& errors);
 

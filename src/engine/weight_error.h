@@ -36,8 +36,8 @@ struct WeightErrors {
 
 // Runs the first kSampleTokens of `tokens` through the model on the CPU, exactly, and in kSampleLayers layers spread
 // over all repeats the attention stage and the most chosen experts in every format. Each layer is measured alone: its
-// input is exact. Fails with kInvalidArgument without tokens, and with kCancelled when `go_on`, asked before each layer and
-// sample, says no.
+// input is exact. Fails with kInvalidArgument without tokens, and with kCancelled when `go_on`, asked before each layer
+// and sample, says no.
 Result<WeightErrors> MeasureWeightErrors(const Model& model, std::span<const int32_t> tokens, size_t n_threads,
                                          const GoOnFn& go_on = {});
 

@@ -21,9 +21,8 @@ using Names = std::array<std::pair<T, std::string_view>, N>;
 constexpr Names<PrefillOrder, 3> kOrders{{{PrefillOrder::kLayerMajor, "layer-major"},
                                           {PrefillOrder::kChunkMajor, "chunk-major"},
                                           {PrefillOrder::kWavefront, "wavefront"}}};
-constexpr Names<std::optional<PrefillOrder>, 3> kOrderOptions{{{std::nullopt, "auto"},
-                                                               {PrefillOrder::kLayerMajor, "layer-major"},
-                                                               {PrefillOrder::kWavefront, "wavefront"}}};
+constexpr Names<std::optional<PrefillOrder>, 3> kOrderOptions{
+    {{std::nullopt, "auto"}, {PrefillOrder::kLayerMajor, "layer-major"}, {PrefillOrder::kWavefront, "wavefront"}}};
 constexpr Names<OverflowMode, 3> kModes{
     {{OverflowMode::kExact, "exact"}, {OverflowMode::kPrune, "prune"}, {OverflowMode::kReroute, "reroute"}}};
 constexpr Names<Objective, 3> kObjectives{
@@ -202,9 +201,10 @@ Status CheckAsPlanned(const Plan& plan, std::string_view name) {
   const bool may_pay = ours && (plan.objective != Objective::kTime || plan.order == PrefillOrder::kWavefront);
   const bool must_pay = ours && plan.objective != Objective::kTime && plan.expected_joules > 0;
   if (may_pay ? must_pay && plan.joule_price == 0 : plan.joule_price > 0) {
-    return contradicts("joule_price", may_pay ? "above 0" : "0",
-                       fmt::format("{}, objective {} and order {}", placement, ToString(plan.objective), ToString(plan.order)),
-                       plan.joule_price);
+    return contradicts(
+        "joule_price", may_pay ? "above 0" : "0",
+        fmt::format("{}, objective {} and order {}", placement, ToString(plan.objective), ToString(plan.order)),
+        plan.joule_price);
   }
   if (!plan.calibrated && !plan.stats_hash.empty()) {
     return contradicts("stats_hash", "nothing", "calibrated false", plan.stats_hash.substr(0, 40));
