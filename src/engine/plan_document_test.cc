@@ -124,10 +124,14 @@ TEST_F(PlanDocumentTest, HugeLengthsAreRefused) {
   };
   const uint32_t context = model.config().context_length;
   ASSERT_LT(context, 60000u);
-  EXPECT_EQ(message("/chunk_tokens", 4'000'000'000u), "p: plan: chunk_tokens 4000000000 and moe_batch_tokens " +
-                                                          std::to_string(made->plan.moe_batch_tokens) +
-                                                          ", limit 16777216");
-  EXPECT_EQ(message("/chunk_tokens", 65536),
+  const auto of_both = [&](uint32_t tokens) {  // no chunk is longer than a batch
+    json bad = good;
+    bad["chunk_tokens"] = bad["moe_batch_tokens"] = tokens;
+    return Problem(LoadPlan(bad.dump(), "p", model, spec, nullptr));
+  };
+  EXPECT_EQ(of_both(4'000'000'000u),
+            "p: plan: chunk_tokens 4000000000 and moe_batch_tokens 4000000000, limit 16777216");
+  EXPECT_EQ(of_both(65536),
             "p: chunk_tokens is 65536, limit " + std::to_string((context + 31) / 32 * 32) + " (the context)");
   EXPECT_EQ(message("/moe_batch_tokens", 65536),
             "p: moe_batch_tokens is 65536, limit " + std::to_string((context + 31) / 32 * 32) + " (the context)");
