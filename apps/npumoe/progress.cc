@@ -22,13 +22,12 @@ std::string Duration(double seconds) {
   return minutes < 90 ? fmt::format("{} min", minutes) : fmt::format("{} h {} min", minutes / 60, minutes % 60);
 }
 
-// "12.3 items/s"; below one in ten seconds "31.4 s/item".
-std::string Speed(double per_second, const std::string& unit, const std::string& rate) {
+}  // namespace
+
+std::string SpeedText(double per_second, const std::string& unit, const std::string& rate) {
   if (per_second >= 0.1) return fmt::format("{:.1f} {}", per_second, rate);
   return fmt::format("{:.1f} s/{}", 1 / per_second, unit.substr(0, unit.size() - 1));
 }
-
-}  // namespace
 
 Progress::Progress(std::string name, std::string unit, std::string rate)
     : name_(std::move(name)),
@@ -68,7 +67,7 @@ void Progress::Draw(double done, double total, double done_before) {
   next_tenth_ = tenth + 1;
   const double per_second = done_now / std::max(now - counted_from_, 1e-9);
   Write(fmt::format("{}: {:.0f} of {:.0f} {} ({:.0f} %), {}, {} left", name_, std::floor(done), total, unit_,
-                    std::floor(done * 100 / total), Speed(per_second, unit_, rate_),
+                    std::floor(done * 100 / total), SpeedText(per_second, unit_, rate_),
                     Duration((total - done) / per_second)));
 }
 

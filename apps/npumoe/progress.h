@@ -46,6 +46,9 @@ class Progress {
   bool drawn_ = false;
 };
 
+// "12.3 items/s"; below one in ten seconds "31.4 s/item". `unit` is the plural: "items".
+std::string SpeedText(double per_second, const std::string& unit, const std::string& rate);
+
 // Never stops anything: shows for how long work has been going on, in `progress`, which must outlive it.
 inline std::function<bool()> ShowingTime(Progress& progress) {
   return [&progress] {

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "apps/npumoe/progress.h"
+
 namespace npumoe {
 namespace {
 
@@ -19,6 +21,13 @@ TEST(ThreePlaces, AlwaysShowsThem) {
                                                                                          {-0.0456, "-0.0456"}}) {
     EXPECT_EQ(ThreePlaces(value), text);
   }
+}
+
+TEST(SpeedText, NeverShowsNothingPerSecond) {
+  EXPECT_EQ(SpeedText(12.34, "tokens", "t/s"), "12.3 t/s");
+  EXPECT_EQ(SpeedText(0.1, "prompts", "prompts/s"), "0.1 prompts/s");
+  EXPECT_EQ(SpeedText(0.05, "prompts", "prompts/s"), "20.0 s/prompt");
+  EXPECT_EQ(SpeedText(0.001, "tokens", "t/s"), "1000.0 s/token");
 }
 
 TEST(UnitFor, PutsOneToThreePlacesBeforeThePoint) {
