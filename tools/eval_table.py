@@ -75,6 +75,13 @@ class Table:
         n = report["expert_rows"]
         return f"{100 * report['rows_dropped'] / n:.1f} %", f"{100 * report['rows_rerouted'] / n:.1f} %"
 
+    def margins(self, report):
+        """Margins of what changed, and how many of how many that were as close did."""
+        margins = report["margins"]
+        if margins["n_changed"] == 0:
+            return "- | 0"
+        return f"{margins['median']:.2g}, {margins['widest']:.2g} | {margins['n_changed']} of {margins['n_as_close']}"
+
     def text(self, path, chunk, mode):
         report = self.run(chunk, mode, path.stem, "-f", path, resumes=False)
         agreement = report["agreement"]
@@ -82,7 +89,7 @@ class Table:
         error = 100 * report["nll_standard_error"] * 1.96
         dropped, rerouted = self.rows(report)
         print(f"| {path.stem} | {chunk} | {mode} | {dropped} | {rerouted} | {report['perplexity']:.3f} ± {error:.1f} % | {agreement['exact_perplexity']:.3f} | "
-              f"{change:+.2f} % | {100 * agreement['top1']:.2f} % | {agreement['mean_kl']:.1e} | "
+              f"{change:+.2f} % | {100 * agreement['top1']:.2f} % | {self.margins(agreement)} | {agreement['mean_kl']:.1e} | "
               f"{100 * agreement['same_experts']:.2f} % |", flush=True)
 
     def task(self, name, score, chunk, mode, flags):
@@ -94,7 +101,7 @@ class Table:
 
         share = report["scores"][score]
         print(f"| {name} | {chunk} | {mode} | {dropped} | {rerouted} | {shown(share)} | {shown(share['exact'])} | "
-              f"{shown(report['same_answers'])} |", flush=True)
+              f"{shown(report['same_answers'])} | {self.margins(report)} |", flush=True)
 
 
 def main():
@@ -104,13 +111,13 @@ def main():
     settings = [(args.chunks[-1], "exact")] + [(chunk, mode) for chunk in args.chunks for mode in ("prune", "reroute")]
     told = args.npu.replace("sim:", "simulated ")
     print(f"{args.model.name}, {told}, placement {args.placement}, context {args.context}; intervals are of 95 %\n")
-    print("| text | chunk | mode | dropped | rerouted | perplexity | exact CPU run | change | same likeliest token | KL mean | same experts |")
-    print("|---|---|---|---|---|---|---|---|---|---|---|")
+    print("| text | chunk | mode | dropped | rerouted | perplexity | exact CPU run | change | same likeliest token | margin of changed | of as close | KL mean | same experts |")
+    print("|---|---|---|---|---|---|---|---|---|---|---|---|---|")
     for path in texts:
         for chunk, mode in settings:
             table.text(path, chunk, mode)
-    print(f"\n| task, {args.items} items | chunk | mode | dropped | rerouted | right | exact CPU run | same answers |")
-    print("|---|---|---|---|---|---|---|---|")
+    print(f"\n| task, {args.items} items | chunk | mode | dropped | rerouted | right | exact CPU run | same answers | margin of changed | of as close |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
     missing = []
     with tempfile.TemporaryDirectory() as folder:
         for length in args.lengths:

@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "apps/npumoe/npu_report.h"
@@ -44,6 +45,28 @@ Json ToJson(const Share& share) {
   return {{"value", share.value}, {"low", share.low}, {"high", share.high}, {"n", share.n}};
 }
 
+// The line of changed choices; `of` what and in which unit their margins are.
+std::string MarginLine(const Margins& margins, std::string_view of, std::string_view unit) {
+  if (margins.n_changed == 0) return "";
+  return Named(fmt::format("changed {}", of),
+               fmt::format("{}; by the exact run ahead by {:.2g} {} at the median, {:.2g} at most; {} are as close",
+                           margins.n_changed, margins.median, unit, margins.widest, margins.n_as_close));
+}
+
+Json ToJson(const Margins& margins, std::string_view unit) {
+  return {{"n_changed", margins.n_changed},
+          {"median", margins.median},
+          {"widest", margins.widest},
+          {"n_as_close", margins.n_as_close},
+          {"unit", unit}};
+}
+
+std::string_view MarginUnit(const TaskReport& report) {
+  const auto known = EvalTasks();
+  const auto task = std::ranges::find(known, report.task, &EvalTask::name);
+  return task != known.end() && task->from_file ? "nats per character" : "nats";
+}
+
 void AddDevice(Json& json, const RunReport& npu, const RunIdentity& identity, uint64_t rows, uint64_t dropped,
                uint64_t rerouted) {
   json["model_hash"] = identity.model_hash;
@@ -83,6 +106,7 @@ std::string EvalText(const EvalReport& report, const RunIdentity& identity) {
             fmt::format("perplexity {:.4f}, same likeliest token {:.3f} %, KL mean {:.3e}, median {:.3e}, p99 {:.3e}",
                         agreement.other_perplexity, 100 * agreement.top1, agreement.mean_kl, agreement.median_kl,
                         agreement.p99_kl));
+  text += MarginLine(agreement.margins, "tokens", "nats");
   if (agreement.same_experts) {
     text += Named("same experts", fmt::format("{:.3f} % of (token, layer) choices", 100 * *agreement.same_experts));
   }
@@ -100,6 +124,7 @@ std::string EvalJson(const EvalReport& report, const RunIdentity& identity) {
                          {"mean_kl", report.agreement->mean_kl},
                          {"median_kl", report.agreement->median_kl},
                          {"p99_kl", report.agreement->p99_kl}};
+    json["agreement"]["margins"] = ToJson(report.agreement->margins, "nats");
     if (report.agreement->same_experts) json["agreement"]["same_experts"] = *report.agreement->same_experts;
   }
   const Rows rows = RowsOf(report.npu);
@@ -117,6 +142,7 @@ std::string TaskText(const TaskReport& report, const RunIdentity& identity) {
                   Percent(score.share) + (score.exact ? "; exact CPU run " + Percent(*score.exact) : std::string()));
   }
   if (report.same_answers) text += Named("same answers", Percent(*report.same_answers) + " as the exact CPU run");
+  if (report.margins) text += MarginLine(*report.margins, "answers", MarginUnit(report));
   return text + DeviceLines(report.npu, identity, report.expert_rows, report.rows_dropped, report.rows_rerouted);
 }
 
@@ -130,6 +156,7 @@ std::string TaskJson(const TaskReport& report, const RunIdentity& identity, cons
     if (score.exact) json["scores"][score.name]["exact"] = ToJson(*score.exact);
   }
   if (report.same_answers) json["same_answers"] = ToJson(*report.same_answers);
+  if (report.margins) json["margins"] = ToJson(*report.margins, MarginUnit(report));
   AddDevice(json, report.npu, identity, report.expert_rows, report.rows_dropped, report.rows_rerouted);
   return json.dump(2) + "\n";
 }

@@ -19,11 +19,20 @@ struct EvalOptions {
   uint32_t window_tokens = 0;  // the text is read in windows of so many tokens; 0 = the context, at most 2,048
 };
 
+// How narrow the exact run's choices were that this run makes otherwise: the margin of one is what the exact run's
+// score of its own choice exceeds its score of this run's by. Small ones are near ties that rounding decides.
+struct Margins {
+  uint64_t n_changed = 0;         // choices of known margin that are others than the exact run's
+  double median = 0, widest = 0;  // of their margins; 0 without any
+  uint64_t n_as_close = 0;        // exact choices, changed or not, with a next candidate no farther off than `widest`
+};
+
 // Next-token distributions against those of another run, over all positions.
 struct Agreement {
   double top1 = 0;                                // share of positions with the same likeliest token
   double mean_kl = 0, median_kl = 0, p99_kl = 0;  // KL(other || this), nats
   double other_perplexity = 0;
+  Margins margins;  // of likeliest tokens, nats
   // Share of the (token, layer, choice) triples whose expert is among those that computed for the token in the other
   // run too; a dropped row is nobody's. Absent for a model without experts.
   std::optional<double> same_experts;
@@ -89,6 +98,9 @@ struct TaskReport {
   // its tokens. Retrieval: "found", the mean share of an item's references, and "all found".
   std::vector<TaskScore> scores;
   std::optional<Share> same_answers;  // as the exact run: the choice by characters, or every word of the answers
+  // With the exact run. Multiple choice: nats per character. Retrieval: nats, of the first token that the runs draw
+  // differently, and of the narrowest token of an answer. Items of logs of older programs have none and do not count.
+  std::optional<Margins> margins;
   uint64_t expert_rows = 0, rows_dropped = 0, rows_rerouted = 0;  // of prompts on an NPU, resumed items included
   RunReport npu;                                                  // of this run alone; empty layers without an NPU
 };

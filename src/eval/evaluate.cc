@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "eval/log_softmax.h"
+#include "eval/margins.h"
 #include "npumoe/eval.h"
 
 namespace npumoe {
@@ -63,7 +64,8 @@ class Evaluator {
     report.npu = session_.report();
     if (exact_ == nullptr) return report;
     Agreement agreement;
-    agreement.top1 = static_cast<double>(same_top_) / n;
+    agreement.top1 = (n - static_cast<double>(lost_margins_.size())) / n;
+    agreement.margins = SummarizeMargins(lost_margins_, next_margins_);
     agreement.other_perplexity = std::exp(exact_nll_ / n);
     std::vector<double> sorted = kl_;
     std::sort(sorted.begin(), sorted.end());
@@ -105,8 +107,10 @@ class Evaluator {
       kl += std::exp(exact_log_probs_[i]) * (exact_log_probs_[i] - log_probs_[i]);
     }
     kl_.push_back(kl);
-    const auto top = [](const std::vector<double>& p) { return std::max_element(p.begin(), p.end()) - p.begin(); };
-    same_top_ += top(log_probs_) == top(exact_log_probs_) ? 1 : 0;
+    const TopChoice exact_top = FindTop(exact_log_probs_);
+    const size_t top = FindTop(log_probs_).best;
+    next_margins_.push_back(exact_top.margin);
+    if (top != exact_top.best) lost_margins_.push_back(exact_log_probs_[exact_top.best] - exact_log_probs_[top]);
   }
 
   Session& session_;
@@ -114,9 +118,10 @@ class Evaluator {
   size_t vocab_size_, n_moe_layers_;
   std::vector<float> logits_, exact_logits_;         // [piece, vocab_size]
   std::vector<double> log_probs_, exact_log_probs_;  // [vocab_size]
-  std::vector<double> nll_, kl_;                     // [tokens predicted]
+  std::vector<double> nll_, kl_, next_margins_;      // [tokens predicted]
+  std::vector<double> lost_margins_;                 // [tokens whose likeliest is not the exact run's]
   double exact_nll_ = 0;
-  uint64_t same_top_ = 0, n_experts_ = 0, n_same_experts_ = 0;
+  uint64_t n_experts_ = 0, n_same_experts_ = 0;
 };
 
 }  // namespace

@@ -35,6 +35,14 @@ ItemRecord Answer(uint64_t item) {
   return record;
 }
 
+ItemRecord Compared(uint64_t item) {
+  ItemRecord record = Answer(item);
+  record.exact_answers = {"it is 1234"};
+  record.exact_margin = 0.1;
+  record.lost_margin = 0.3;
+  return record;
+}
+
 class ItemLogTest : public testing::Test {
  protected:
   std::string Bytes() const { return ReadFile(path_).value(); }
@@ -77,9 +85,14 @@ TEST_F(ItemLogTest, GivesBackWhatWasWritten) {
     EXPECT_TRUE(log.records().empty());
     ASSERT_TRUE(log.Append(Choice(4)).ok());
     ASSERT_TRUE(log.Append(Answer(0)).ok());
+    ASSERT_TRUE(log.Append(Compared(1)).ok());
   }
   const auto log = ItemLog::Open(path_, kHeader).value();
-  ASSERT_EQ(log.records().size(), 2u);
+  ASSERT_EQ(log.records().size(), 3u);
+  EXPECT_EQ(ToJsonLine(log.records().at(1)), ToJsonLine(Compared(1)));
+  EXPECT_EQ(log.records().at(1).exact_margin, 0.1);
+  EXPECT_EQ(log.records().at(1).lost_margin, 0.3);
+  EXPECT_FALSE(log.records().at(0).exact_margin || log.records().at(0).lost_margin);
   EXPECT_EQ(ToJsonLine(log.records().at(4)), ToJsonLine(Choice(4)));
   EXPECT_EQ(log.records().at(0).answers, Answer(0).answers);
   EXPECT_EQ(log.records().at(4).exact_log_probs, Choice(4).exact_log_probs);
@@ -130,6 +143,8 @@ TEST_F(ItemLogTest, RefusesBrokenLinesByNumber) {
        {"{", "{}", "7", "{\"item\": -1}", "{\"item\": 1}", "{\"item\": 1, \"references\": [\"a\"]}",
         "{\"item\": 1, \"log_probs\": [1, 2], \"n_tokens\": [1], \"n_characters\": [1, 2]}",
         "{\"item\": 1, \"gold\": 2, \"log_probs\": [1, 2], \"n_tokens\": [1, 1], \"n_characters\": [1, 2]}",
+        "{\"item\": 1, \"references\": [\"a\"], \"answers\": [\"a\"], \"exact_margin\": -1}",
+        "{\"item\": 1, \"references\": [\"a\"], \"answers\": [\"a\"], \"lost_margin\": \"x\"}",
         "{\"item\": 1, \"log_probs\": [1, \"x\"], \"n_tokens\": [1, 1], \"n_characters\": [1, 2]}"}) {
     ASSERT_TRUE(WriteFileAtomic(path_, header + good + line + "\n").ok());
     EXPECT_NE(Refusal().find(path_ + ": line 3: "), std::string::npos) << line << " " << Refusal();

@@ -44,6 +44,13 @@ Result<uint64_t> Count(const JsonFields& fields, const char* key) {
   return value->get<uint64_t>();
 }
 
+Result<std::optional<double>> Margin(const JsonFields& fields, const char* key) {
+  if (!fields.Has(key)) return std::optional<double>{};
+  NM_TRY_VAR(const double nats, fields.Float(key));
+  if (!(nats >= 0)) return MakeError(Code::kCorruptFile, "{}: {}, wanted 0 or more", fields.Where(key), nats);
+  return std::optional<double>{nats};
+}
+
 Status CheckSizes(const ItemRecord& record, std::string_view name) {
   const size_t n = record.log_probs.size();
   const bool has_exact = !record.exact_log_probs.empty();
@@ -73,6 +80,8 @@ std::string ToJsonLine(const ItemRecord& record) {
     if (!record.exact_answers.empty()) {
       json["exact_answers"] = record.exact_answers;
       json["n_exact_found"] = record.n_exact_found;
+      if (record.exact_margin) json["exact_margin"] = *record.exact_margin;
+      if (record.lost_margin) json["lost_margin"] = *record.lost_margin;
     }
   }
   if (record.expert_rows > 0) {
@@ -100,6 +109,8 @@ Result<ItemRecord> ParseItemRecord(std::string_view line, std::string_view name)
   NM_TRY(ReadList(fields, "exact_answers", record.exact_answers));
   NM_TRY_VAR(record.n_found, fields.Uint("n_found", UINT32_MAX, 0));
   NM_TRY_VAR(record.n_exact_found, fields.Uint("n_exact_found", UINT32_MAX, 0));
+  NM_TRY_VAR(record.exact_margin, Margin(fields, "exact_margin"));
+  NM_TRY_VAR(record.lost_margin, Margin(fields, "lost_margin"));
   NM_TRY_VAR(record.expert_rows, Count(fields, "expert_rows"));
   NM_TRY_VAR(record.rows_dropped, Count(fields, "rows_dropped"));
   NM_TRY_VAR(record.rows_rerouted, Count(fields, "rows_rerouted"));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,6 +23,9 @@ struct ItemRecord {
   std::vector<std::string> references, answers;
   std::vector<std::string> exact_answers;
   uint32_t n_found = 0, n_exact_found = 0;  // of the references
+  // Of the exact run, nats: the smallest margin of a drawn token to the next likeliest; and where the runs first draw
+  // different tokens, what its own was ahead of the other's by. Absent in logs of older programs.
+  std::optional<double> exact_margin, lost_margin;
   // Expert rows of the item's prompts on an NPU.
   uint64_t expert_rows = 0, rows_dropped = 0, rows_rerouted = 0;
 

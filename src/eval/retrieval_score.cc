@@ -2,9 +2,10 @@
 #include "eval/retrieval_score.h"
 
 #include <algorithm>
-#include <span>
+#include <limits>
 
 #include "base/check.h"
+#include "eval/margins.h"
 
 namespace npumoe {
 namespace {
@@ -21,13 +22,26 @@ Status ReadText(const Engine& engine, Session& session, const std::string& text,
   return session.Append(std::span(tokens).subspan(shared), progress);
 }
 
-Result<std::string> DrawAnswer(const Engine& engine, Session& session, uint32_t max_tokens) {
+// The likeliest token, noted in `answers` with its margins.
+int32_t DrawToken(std::span<const float> logits, std::span<const int32_t> other, ItemAnswers& answers) {
+  const TopChoice top = FindTop(logits);
+  const size_t step = answers.tokens.size();
+  const auto token = static_cast<int32_t>(top.best);
+  if (!answers.lost_margin && step < other.size() && other[step] != token) {
+    answers.lost_margin = double{logits[top.best]} - logits[static_cast<size_t>(other[step])];
+  }
+  answers.margin = std::min(answers.margin, top.margin);
+  answers.tokens.push_back(token);
+  return token;
+}
+
+Result<std::string> DrawAnswer(const Engine& engine, Session& session, uint32_t max_tokens,
+                               std::span<const int32_t> other, ItemAnswers& answers) {
   std::string answer;
   for (uint32_t i = 0; i < max_tokens; ++i) {
-    const auto logits = session.logits();
-    const auto best = static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
-    if (engine.IsEndOfGeneration(best)) break;
-    answer += engine.TokenBytes(best, /*special=*/false);
+    const int32_t token = DrawToken(session.logits(), other, answers);
+    if (engine.IsEndOfGeneration(token)) break;
+    answer += engine.TokenBytes(token, /*special=*/false);
     const size_t said = answer.find_first_not_of(" \t\r\n");
     const size_t end = said == std::string::npos ? said : answer.find('\n', said);
     if (end != std::string::npos) {
@@ -35,23 +49,24 @@ Result<std::string> DrawAnswer(const Engine& engine, Session& session, uint32_t 
       break;
     }
     if (i + 1 == max_tokens || session.tokens().size() >= engine.options().context_tokens) break;
-    NM_TRY(session.Append({&best, 1}));
+    NM_TRY(session.Append({&token, 1}));
   }
   return answer;
 }
 
 }  // namespace
 
-Result<std::vector<std::string>> AnswerItem(const Engine& engine, Session& session, const RetrievalItem& item,
-                                            const ProgressFn& progress) {
+Result<ItemAnswers> AnswerItem(const Engine& engine, Session& session, const RetrievalItem& item,
+                               std::span<const int32_t> other, const ProgressFn& progress) {
   session.Truncate(0);
   std::string text = item.text;
-  std::vector<std::string> answers;
+  ItemAnswers answers;
+  answers.margin = std::numeric_limits<double>::infinity();
   for (const std::string& question : item.questions) {
     text += question;
     NM_TRY(ReadText(engine, session, text, progress));
-    NM_TRY_VAR(answers.emplace_back(), DrawAnswer(engine, session, item.answer_tokens));
-    text += answers.back() + "\n";
+    NM_TRY_VAR(answers.texts.emplace_back(), DrawAnswer(engine, session, item.answer_tokens, other, answers));
+    text += answers.texts.back() + "\n";
   }
   return answers;
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "eval/choice_score.h"
+#include "eval/margins.h"
 #include "eval/share.h"
 
 namespace npumoe {
@@ -20,6 +21,12 @@ std::span<const uint32_t> Divisors(const ItemRecord& record, Per per) {
 template <typename IsRight>
 Share CountShare(std::span<const ItemRecord> records, const IsRight& is_right) {
   return WilsonShare(static_cast<uint64_t>(std::ranges::count_if(records, is_right)), records.size());
+}
+
+// Whether the exact run answers the same.
+bool IsSame(const ItemRecord& r) {
+  if (!r.is_choice()) return r.answers == r.exact_answers;
+  return BestEnding(r.log_probs, r.n_characters) == BestEnding(r.exact_log_probs, r.n_characters);
 }
 
 }  // namespace
@@ -70,10 +77,27 @@ std::vector<TaskScore> RetrievalScores(std::span<const ItemRecord> records) {
 
 std::optional<Share> SameAnswers(std::span<const ItemRecord> records) {
   if (!HasExact(records.front())) return std::nullopt;
-  return CountShare(records, [](const ItemRecord& r) {
-    if (!r.is_choice()) return r.answers == r.exact_answers;
-    return BestEnding(r.log_probs, r.n_characters) == BestEnding(r.exact_log_probs, r.n_characters);
-  });
+  return CountShare(records, IsSame);
+}
+
+std::optional<Margins> AnswerMargins(std::span<const ItemRecord> records) {
+  if (!HasExact(records.front())) return std::nullopt;
+  std::vector<double> lost, next;
+  for (const ItemRecord& r : records) {
+    if (!r.is_choice()) {
+      if (r.exact_margin) next.push_back(*r.exact_margin);
+      if (r.lost_margin && !IsSame(r)) lost.push_back(*r.lost_margin);
+      continue;
+    }
+    std::vector<double> scores;
+    for (size_t i = 0; i < r.exact_log_probs.size(); ++i) {
+      scores.push_back(r.exact_log_probs[i] / std::max(r.n_characters[i], 1u));
+    }
+    const TopChoice top = FindTop(scores);
+    next.push_back(top.margin);
+    if (!IsSame(r)) lost.push_back(scores[top.best] - scores[BestEnding(r.log_probs, r.n_characters)]);
+  }
+  return SummarizeMargins(std::move(lost), next);
 }
 
 }  // namespace npumoe

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/check.h"
@@ -220,10 +221,14 @@ Status TaskRun::RunRetrieval(ItemRecord& record) {
     }
     return n_found;
   };
-  NM_TRY_VAR(record.answers, AnswerItem(engine_, *session_, item, from(0)));
+  NM_TRY_VAR(ItemAnswers own, AnswerItem(engine_, *session_, item, {}, from(0)));
+  record.answers = std::move(own.texts);
   record.n_found = found(record.answers);
   if (exact_ != nullptr) {
-    NM_TRY_VAR(record.exact_answers, AnswerItem(*exact_, *exact_session_, item, from(0.5)));
+    NM_TRY_VAR(ItemAnswers exact, AnswerItem(*exact_, *exact_session_, item, own.tokens, from(0.5)));
+    record.exact_answers = std::move(exact.texts);
+    if (std::isfinite(exact.margin)) record.exact_margin = exact.margin;
+    record.lost_margin = exact.lost_margin;
     record.n_exact_found = found(record.exact_answers);
   }
   return Ok{};
@@ -246,6 +251,7 @@ Result<TaskReport> TaskRun::Report(const std::vector<ItemRecord>& records) const
   }
   report.scores = choices_.empty() ? RetrievalScores(records) : ChoiceScores(records);
   report.same_answers = SameAnswers(records);
+  report.margins = AnswerMargins(records);
   report.npu = session_->report();
   return report;
 }

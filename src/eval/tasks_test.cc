@@ -2,7 +2,9 @@
 // Tasks with the demo model.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -10,6 +12,8 @@
 #include "base/temporary_folder.h"
 #include "eval/choice_score.h"
 #include "eval/item_log.h"
+#include "eval/retrieval_items.h"
+#include "eval/retrieval_score.h"
 #include "npumoe/eval.h"
 
 namespace npumoe {
@@ -126,6 +130,8 @@ TEST_F(TaskLog, AResumedRunReportsWhatOneRunDoes) {
   EXPECT_EQ(rest->rows_dropped, whole->rows_dropped);
   for (size_t i = 0; i < 3; ++i) EXPECT_EQ(rest->scores[i].share.value, whole->scores[i].share.value);
   EXPECT_EQ(rest->same_answers->value, whole->same_answers->value);
+  EXPECT_EQ(rest->margins->n_changed, whole->margins->n_changed);
+  EXPECT_EQ(rest->margins->widest, whole->margins->widest);
   // Another mode is another run.
   Engine other = OpenFor("reroute");
   const auto refused = RunTask(other, &exact, Choice(path_), {});
@@ -171,12 +177,46 @@ TEST(Tasks, TheDemoModelFindsNeedles) {
   EXPECT_LE(query->scores[1].share.value, query->scores[0].share.value);
 }
 
+// Of an answer drawn again here, a token at a time.
+TEST(Tasks, MarginsOfAnswersAreThoseOfTheLogits) {
+  Engine engine = OpenFor();
+  const auto count = [&](std::string_view text) { return engine.Tokenize(text, true, false).size(); };
+  const RetrievalItem item = MakeRetrievalItem("needle-multikey", 1, 0, 256, count).value();
+  Session session = engine.NewSession().value();
+  const ItemAnswers alone = AnswerItem(engine, session, item, {}, {}).value();
+  ASSERT_GE(alone.tokens.size(), 3u);
+  EXPECT_FALSE(alone.lost_margin);
+  // Another run's tokens: other ones from the third on.
+  std::vector<int32_t> other = alone.tokens;
+  for (size_t i = 2; i < other.size(); ++i) other[i] = other[i] == 300 ? 301 : 300;
+  const ItemAnswers compared = AnswerItem(engine, session, item, other, {}).value();
+  EXPECT_EQ(compared.tokens, alone.tokens);
+
+  Session again = engine.NewSession().value();
+  ASSERT_TRUE(again.Append(engine.Tokenize(item.text + item.questions[0], true, false)).ok());
+  double narrowest = 1e9, lost = 0;
+  for (size_t i = 0; i < alone.tokens.size(); ++i) {
+    std::vector<float> sorted(again.logits().begin(), again.logits().end());
+    if (i == 2) lost = sorted[static_cast<size_t>(alone.tokens[i])] - sorted[static_cast<size_t>(other[i])];
+    std::ranges::sort(sorted, std::greater<float>());
+    EXPECT_EQ(again.logits()[static_cast<size_t>(alone.tokens[i])], sorted[0]);
+    narrowest = std::min<double>(narrowest, sorted[0] - sorted[1]);
+    ASSERT_TRUE(again.Append(std::span(&alone.tokens[i], 1)).ok());
+  }
+  EXPECT_NEAR(alone.margin, narrowest, 1e-4);
+  EXPECT_EQ(compared.margin, alone.margin);
+  ASSERT_TRUE(compared.lost_margin);
+  EXPECT_NEAR(*compared.lost_margin, lost, 1e-4);
+  EXPECT_GT(lost, 0);
+}
+
 TEST(Tasks, ExactModeAnswersAsTheCpu) {
   Engine engine = OpenFor("exact"), exact = OpenFor();
   for (const TaskOptions& options : {Needle("needle-multikey", 256, 10), Choice()}) {
     const auto report = RunTask(engine, &exact, options, {});
     ASSERT_TRUE(report.ok()) << report.error().message;
     EXPECT_EQ(report->same_answers->value, 1);
+    EXPECT_EQ(report->margins->n_changed, 0u);
     EXPECT_EQ(report->rows_dropped + report->rows_rerouted, 0u);
     EXPECT_GT(report->expert_rows, 0u);
     for (const TaskScore& score : report->scores) EXPECT_EQ(score.share.value, score.exact->value) << score.name;
@@ -195,6 +235,11 @@ TEST(Tasks, ExactModeHasTheCpusPerplexity) {
   Engine pruned = OpenFor("prune");
   const auto lossy = Evaluate(pruned, &exact, text, {1536, 512}, {});
   ASSERT_TRUE(lossy.ok());
+  // What rounding turns was nearly even; what is dropped turns what was clear.
+  EXPECT_LT(report->agreement->margins.widest, 0.1);
+  EXPECT_GT(lossy->agreement->margins.widest, 1);
+  EXPECT_EQ(lossy->agreement->top1,
+            1 - static_cast<double>(lossy->agreement->margins.n_changed) / static_cast<double>(lossy->n_tokens));
   EXPECT_GT(lossy->perplexity / lossy->agreement->other_perplexity, 1.02);
   const StageReport e = lossy->npu.Experts();
   const double dropped = static_cast<double>(e.rows_pruned) /

@@ -93,7 +93,15 @@ class Eval(Case):
         self.assertGreater(report["rows_dropped"], 0)
         # What was dropped cannot be the same expert.
         self.assertLessEqual(report["agreement"]["same_experts"], 1 - report["rows_dropped"] / report["expert_rows"])
+        margins = report["agreement"]["margins"]
+        self.assertGreater(margins["n_changed"], 0)
+        self.assertEqual(margins["n_changed"], round((1 - report["agreement"]["top1"]) * report["n_tokens"]))
+        self.assertTrue(0 < margins["median"] <= margins["widest"])
+        self.assertTrue(margins["n_changed"] <= margins["n_as_close"] <= report["n_tokens"])
+        self.assertRegex(shown, rf"(?m)^changed tokens +{margins['n_changed']}; by the exact run ahead by [\d.e-]+ nats at the median, "
+                                rf"[\d.e-]+ at most; {margins['n_as_close']} are as close$")
         exact = self.report("eval", self.model, "-f", text, *NPU, "--window", "128")
+        self.assertLess(exact["agreement"]["margins"]["widest"], margins["widest"])
         self.assertGreater(exact["agreement"]["same_experts"], 0.99)
         self.assertEqual(exact["rows_dropped"], 0)
         alone = self.report("eval", self.model, "-f", text, *NPU, "--no-agreement")
@@ -109,11 +117,14 @@ class Eval(Case):
                 self.assertIn("exact", report["scores"]["accuracy"])
                 if mode == "exact":
                     self.assertEqual(report["same_answers"]["value"], 1)
+                self.assertEqual(report["margins"]["n_changed"], round(3 * (1 - report["same_answers"]["value"])))
+                self.assertEqual(report["margins"]["unit"], "nats per character")
                 text = self.ok(*self.task, *shots, *NPU, "--overflow", mode).text()
                 self.assertRegex(text, rf"(?m)^device +simulated m2-max, overflow {mode}$")
                 self.assertRegex(text, r"(?m)^same answers +[\d.]+ % .* as the exact CPU run$")
         needles = self.report("eval", self.model, "--task", "needle-single", "--length", "200", "--limit", "2", *NPU)
         self.assertEqual(needles["same_answers"]["value"], 1)
+        self.assertEqual((needles["margins"]["n_changed"], needles["margins"]["unit"]), (0, "nats"))
 
     def test_a_run_goes_on_after_what_is_in_its_log(self):
         log = self.dir / "resumed.jsonl"
