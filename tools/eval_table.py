@@ -75,12 +75,9 @@ class Table:
         n = report["expert_rows"]
         return f"{100 * report['rows_dropped'] / n:.1f} %", f"{100 * report['rows_rerouted'] / n:.1f} %"
 
-    def margins(self, report):
-        """Margins of what changed, and how many of how many that were as close did."""
-        margins = report["margins"]
-        if margins["n_changed"] == 0:
-            return "- | 0"
-        return f"{margins['median']:.2g}, {margins['widest']:.2g} | {margins['n_changed']} of {margins['n_as_close']}"
+    def changed(self, margins):
+        """How many changed, and by how many nats the exact run was sure of them: median and widest."""
+        return f"{margins['n_changed']}: {margins['median']:.2g}, {margins['widest']:.2g}" if margins["n_changed"] else "0"
 
     def text(self, path, chunk, mode):
         report = self.run(chunk, mode, path.stem, "-f", path, resumes=False)
@@ -89,7 +86,7 @@ class Table:
         error = 100 * report["nll_standard_error"] * 1.96
         dropped, rerouted = self.rows(report)
         print(f"| {path.stem} | {chunk} | {mode} | {dropped} | {rerouted} | {report['perplexity']:.3f} ± {error:.1f} % | {agreement['exact_perplexity']:.3f} | "
-              f"{change:+.2f} % | {100 * agreement['top1']:.2f} % | {self.margins(agreement)} | {agreement['mean_kl']:.1e} | "
+              f"{change:+.2f} % | {100 * agreement['top1']:.2f} % | {self.changed(agreement['margins'])} | {self.changed(agreement['alike_margins'])} | {agreement['mean_kl']:.1e} | "
               f"{100 * agreement['same_experts']:.2f} % |", flush=True)
 
     def task(self, name, score, chunk, mode, flags):
@@ -101,7 +98,7 @@ class Table:
 
         share = report["scores"][score]
         print(f"| {name} | {chunk} | {mode} | {dropped} | {rerouted} | {shown(share)} | {shown(share['exact'])} | "
-              f"{shown(report['same_answers'])} | {self.margins(report)} |", flush=True)
+              f"{shown(report['same_answers'])} | {self.changed(report['margins'])} |", flush=True)
 
 
 def main():
@@ -111,13 +108,13 @@ def main():
     settings = [(args.chunks[-1], "exact")] + [(chunk, mode) for chunk in args.chunks for mode in ("prune", "reroute")]
     told = args.npu.replace("sim:", "simulated ")
     print(f"{args.model.name}, {told}, placement {args.placement}, context {args.context}; intervals are of 95 %\n")
-    print("| text | chunk | mode | dropped | rerouted | perplexity | exact CPU run | change | same likeliest token | margin of changed | of as close | KL mean | same experts |")
+    print("| text | chunk | mode | dropped | rerouted | perplexity | exact CPU run | change | same likeliest token | changed: margins | ... with the same experts | KL mean | same experts |")
     print("|---|---|---|---|---|---|---|---|---|---|---|---|---|")
     for path in texts:
         for chunk, mode in settings:
             table.text(path, chunk, mode)
-    print(f"\n| task, {args.items} items | chunk | mode | dropped | rerouted | right | exact CPU run | same answers | margin of changed | of as close |")
-    print("|---|---|---|---|---|---|---|---|---|---|")
+    print(f"\n| task, {args.items} items | chunk | mode | dropped | rerouted | right | exact CPU run | same answers | changed: margins |")
+    print("|---|---|---|---|---|---|---|---|---|")
     missing = []
     with tempfile.TemporaryDirectory() as folder:
         for length in args.lengths:

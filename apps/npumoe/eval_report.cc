@@ -45,10 +45,10 @@ Json ToJson(const Share& share) {
   return {{"value", share.value}, {"low", share.low}, {"high", share.high}, {"n", share.n}};
 }
 
-// The line of changed choices; `of` what and in which unit their margins are.
-std::string MarginLine(const Margins& margins, std::string_view of, std::string_view unit) {
+// The line of changed choices, if there are any.
+std::string MarginLine(std::string_view name, const Margins& margins, std::string_view unit) {
   if (margins.n_changed == 0) return "";
-  return Named(fmt::format("changed {}", of),
+  return Named(name,
                fmt::format("{}; by the exact run ahead by {:.2g} {} at the median, {:.2g} at most; {} are as close",
                            margins.n_changed, margins.median, unit, margins.widest, margins.n_as_close));
 }
@@ -106,7 +106,8 @@ std::string EvalText(const EvalReport& report, const RunIdentity& identity) {
             fmt::format("perplexity {:.4f}, same likeliest token {:.3f} %, KL mean {:.3e}, median {:.3e}, p99 {:.3e}",
                         agreement.other_perplexity, 100 * agreement.top1, agreement.mean_kl, agreement.median_kl,
                         agreement.p99_kl));
-  text += MarginLine(agreement.margins, "tokens", "nats");
+  text += MarginLine("changed tokens", agreement.margins, "nats");
+  if (agreement.alike_margins) text += MarginLine("... with same experts", *agreement.alike_margins, "nats");
   if (agreement.same_experts) {
     text += Named("same experts", fmt::format("{:.3f} % of (token, layer) choices", 100 * *agreement.same_experts));
   }
@@ -125,6 +126,9 @@ std::string EvalJson(const EvalReport& report, const RunIdentity& identity) {
                          {"median_kl", report.agreement->median_kl},
                          {"p99_kl", report.agreement->p99_kl}};
     json["agreement"]["margins"] = ToJson(report.agreement->margins, "nats");
+    if (report.agreement->alike_margins) {
+      json["agreement"]["alike_margins"] = ToJson(*report.agreement->alike_margins, "nats");
+    }
     if (report.agreement->same_experts) json["agreement"]["same_experts"] = *report.agreement->same_experts;
   }
   const Rows rows = RowsOf(report.npu);
@@ -142,7 +146,7 @@ std::string TaskText(const TaskReport& report, const RunIdentity& identity) {
                   Percent(score.share) + (score.exact ? "; exact CPU run " + Percent(*score.exact) : std::string()));
   }
   if (report.same_answers) text += Named("same answers", Percent(*report.same_answers) + " as the exact CPU run");
-  if (report.margins) text += MarginLine(*report.margins, "answers", MarginUnit(report));
+  if (report.margins) text += MarginLine("changed answers", *report.margins, MarginUnit(report));
   return text + DeviceLines(report.npu, identity, report.expert_rows, report.rows_dropped, report.rows_rerouted);
 }
 

@@ -33,6 +33,9 @@ struct Agreement {
   double mean_kl = 0, median_kl = 0, p99_kl = 0;  // KL(other || this), nats
   double other_perplexity = 0;
   Margins margins;  // of likeliest tokens, nats
+  // Of those after tokens that every layer gave to the same experts in both runs: what arithmetic alone turned, no
+  // router's choice. Absent for a model without experts.
+  std::optional<Margins> alike_margins;
   // Share of the (token, layer, choice) triples whose expert is among those that computed for the token in the other
   // run too; a dropped row is nobody's. Absent for a model without experts.
   std::optional<double> same_experts;

@@ -20,6 +20,16 @@ void LogSoftmax(std::span<const float> logits, std::vector<double>& out) {
   std::transform(logits.begin(), logits.end(), out.begin(), [&](float logit) { return logit - shift; });
 }
 
+// Of likeliest tokens: what the exact run's is ahead of its next by, and of those that changed ahead of this run's.
+struct TokenMargins {
+  std::vector<double> next, lost;
+
+  void Add(double margin, double lost_margin, bool is_changed) {
+    next.push_back(margin);
+    if (is_changed) lost.push_back(lost_margin);
+  }
+};
+
 class Evaluator {
  public:
   Evaluator(Session& session, Session* exact, const ModelInfo& info)
@@ -64,15 +74,18 @@ class Evaluator {
     report.npu = session_.report();
     if (exact_ == nullptr) return report;
     Agreement agreement;
-    agreement.top1 = (n - static_cast<double>(lost_margins_.size())) / n;
-    agreement.margins = SummarizeMargins(lost_margins_, next_margins_);
+    agreement.top1 = (n - static_cast<double>(all_.lost.size())) / n;
+    agreement.margins = SummarizeMargins(all_.lost, all_.next);
     agreement.other_perplexity = std::exp(exact_nll_ / n);
     std::vector<double> sorted = kl_;
     std::sort(sorted.begin(), sorted.end());
     for (const double kl : kl_) agreement.mean_kl += kl / n;
     agreement.median_kl = sorted[sorted.size() / 2];
     agreement.p99_kl = sorted[sorted.size() * 99 / 100];
-    if (n_experts_ > 0) agreement.same_experts = static_cast<double>(n_same_experts_) / static_cast<double>(n_experts_);
+    if (n_experts_ > 0) {
+      agreement.same_experts = static_cast<double>(n_same_experts_) / static_cast<double>(n_experts_);
+      agreement.alike_margins = SummarizeMargins(alike_.lost, alike_.next);
+    }
     report.agreement = agreement;
     return report;
   }
@@ -82,12 +95,15 @@ class Evaluator {
   void SeeExperts(size_t n_tokens) {
     const std::span<const uint32_t> got = session_.experts(), exact = exact_->experts();
     const size_t n_rows = n_tokens * n_moe_layers_;
+    routed_alike_.assign(n_tokens, true);
     if (n_rows == 0) return;
     const size_t top_k = exact.size() / n_rows;
-    for (size_t row = 0; row < n_rows; ++row) {
+    for (size_t row = 0; row < n_rows; ++row) {  // [MoE layers, tokens]
       const auto there = exact.subspan(row * top_k, top_k);
       for (const uint32_t expert : got.subspan(row * top_k, top_k)) {
-        if (expert != kNoExpert && std::ranges::find(there, expert) != there.end()) ++n_same_experts_;
+        const bool same = expert != kNoExpert && std::ranges::find(there, expert) != there.end();
+        n_same_experts_ += same ? 1 : 0;
+        if (!same) routed_alike_[row % n_tokens] = false;
       }
     }
     n_experts_ += exact.size();
@@ -109,8 +125,9 @@ class Evaluator {
     kl_.push_back(kl);
     const TopChoice exact_top = FindTop(exact_log_probs_);
     const size_t top = FindTop(log_probs_).best;
-    next_margins_.push_back(exact_top.margin);
-    if (top != exact_top.best) lost_margins_.push_back(exact_log_probs_[exact_top.best] - exact_log_probs_[top]);
+    const double lost = exact_log_probs_[exact_top.best] - exact_log_probs_[top];
+    all_.Add(exact_top.margin, lost, top != exact_top.best);
+    if (routed_alike_[row]) alike_.Add(exact_top.margin, lost, top != exact_top.best);
   }
 
   Session& session_;
@@ -118,8 +135,9 @@ class Evaluator {
   size_t vocab_size_, n_moe_layers_;
   std::vector<float> logits_, exact_logits_;         // [piece, vocab_size]
   std::vector<double> log_probs_, exact_log_probs_;  // [vocab_size]
-  std::vector<double> nll_, kl_, next_margins_;      // [tokens predicted]
-  std::vector<double> lost_margins_;                 // [tokens whose likeliest is not the exact run's]
+  std::vector<double> nll_, kl_;                     // [tokens predicted]
+  TokenMargins all_, alike_;                         // alike_: of tokens that all layers gave to the same experts
+  std::vector<bool> routed_alike_;                   // [piece]
   double exact_nll_ = 0;
   uint64_t n_experts_ = 0, n_same_experts_ = 0;
 };

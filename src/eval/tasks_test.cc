@@ -235,9 +235,11 @@ TEST(Tasks, ExactModeHasTheCpusPerplexity) {
   Engine pruned = OpenFor("prune");
   const auto lossy = Evaluate(pruned, &exact, text, {1536, 512}, {});
   ASSERT_TRUE(lossy.ok());
-  // What rounding turns was nearly even; what is dropped turns what was clear.
-  EXPECT_LT(report->agreement->margins.widest, 0.1);
+  // What fp16 turns was nearly even, but where a router's near tie fell the other way; dropping turns what was clear.
+  EXPECT_LT(report->agreement->alike_margins->widest, 0.05);
+  EXPECT_LE(report->agreement->alike_margins->n_changed, report->agreement->margins.n_changed);
   EXPECT_GT(lossy->agreement->margins.widest, 1);
+  EXPECT_LT(lossy->agreement->alike_margins->n_changed, lossy->agreement->margins.n_changed);
   EXPECT_EQ(lossy->agreement->top1,
             1 - static_cast<double>(lossy->agreement->margins.n_changed) / static_cast<double>(lossy->n_tokens));
   EXPECT_GT(lossy->perplexity / lossy->agreement->other_perplexity, 1.02);

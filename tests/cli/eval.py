@@ -100,6 +100,7 @@ class Eval(Case):
         self.assertTrue(margins["n_changed"] <= margins["n_as_close"] <= report["n_tokens"])
         self.assertRegex(shown, rf"(?m)^changed tokens +{margins['n_changed']}; by the exact run ahead by [\d.e-]+ nats at the median, "
                                 rf"[\d.e-]+ at most; {margins['n_as_close']} are as close$")
+        self.assertLessEqual(report["agreement"]["alike_margins"]["n_changed"], margins["n_changed"])
         exact = self.report("eval", self.model, "-f", text, *NPU, "--window", "128")
         self.assertLess(exact["agreement"]["margins"]["widest"], margins["widest"])
         self.assertGreater(exact["agreement"]["same_experts"], 0.99)
