@@ -77,6 +77,8 @@ class Table:
 
     def changed(self, margins):
         """How many changed, and by how many nats the exact run was sure of them: median and widest."""
+        if margins is None:
+            return "not in the log"
         return f"{margins['n_changed']}: {margins['median']:.2g}, {margins['widest']:.2g}" if margins["n_changed"] else "0"
 
     def text(self, path, chunk, mode):
@@ -98,7 +100,7 @@ class Table:
 
         share = report["scores"][score]
         print(f"| {name} | {chunk} | {mode} | {dropped} | {rerouted} | {shown(share)} | {shown(share['exact'])} | "
-              f"{shown(report['same_answers'])} | {self.changed(report['margins'])} |", flush=True)
+              f"{shown(report['same_answers'])} | {self.changed(report.get('margins'))} |", flush=True)
 
 
 def main():

@@ -22,7 +22,7 @@ struct EvalOptions {
 // How narrow the exact run's choices were that this run makes otherwise: the margin of one is what the exact run's
 // score of its own choice exceeds its score of this run's by. Small ones are near ties that rounding decides.
 struct Margins {
-  uint64_t n_changed = 0;         // choices of known margin that are others than the exact run's
+  uint64_t n_changed = 0;         // choices that are others than the exact run's
   double median = 0, widest = 0;  // of their margins; 0 without any
   uint64_t n_as_close = 0;        // exact choices, changed or not, with a next candidate no farther off than `widest`
 };
@@ -102,7 +102,7 @@ struct TaskReport {
   std::vector<TaskScore> scores;
   std::optional<Share> same_answers;  // as the exact run: the choice by characters, or every word of the answers
   // With the exact run. Multiple choice: nats per character. Retrieval: nats, of the first token that the runs draw
-  // differently, and of the narrowest token of an answer. Items of logs of older programs have none and do not count.
+  // differently, and of the narrowest token of an answer; absent when a log of an older program lacks those of an item.
   std::optional<Margins> margins;
   uint64_t expert_rows = 0, rows_dropped = 0, rows_rerouted = 0;  // of prompts on an NPU, resumed items included
   RunReport npu;                                                  // of this run alone; empty layers without an NPU

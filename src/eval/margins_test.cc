@@ -46,14 +46,16 @@ ItemRecord Answered(const std::string& answer, std::optional<double> next, std::
 }
 
 TEST(AnswerMargins, OfRetrievalAreThoseOfChangedAnswers) {
-  // Other tokens of the same text change no answer; an item of an older program's log has no margins.
-  const std::vector<ItemRecord> records{Answered("2", 0.5, 0.75), Answered("1", 0.625, 0.625), Answered("1", 3, {}),
-                                        Answered("2", {}, {})};
+  // Other tokens of the same text change no answer.
+  std::vector<ItemRecord> records{Answered("2", 0.5, 0.75), Answered("1", 0.625, 0.625), Answered("1", 3, {})};
   const auto margins = AnswerMargins(records);
   ASSERT_TRUE(margins);
   EXPECT_EQ(margins->n_changed, 1u);
   EXPECT_EQ(margins->widest, 0.75);
   EXPECT_EQ(margins->n_as_close, 2u);
+  // With an item of an older program's log, how many changed would be a guess.
+  records.push_back(Answered("1", {}, {}));
+  EXPECT_FALSE(AnswerMargins(records));
 }
 
 TEST(AnswerMargins, OfChoicesAreByCharacters) {

@@ -85,8 +85,9 @@ std::optional<Margins> AnswerMargins(std::span<const ItemRecord> records) {
   std::vector<double> lost, next;
   for (const ItemRecord& r : records) {
     if (!r.is_choice()) {
-      if (r.exact_margin) next.push_back(*r.exact_margin);
-      if (r.lost_margin && !IsSame(r)) lost.push_back(*r.lost_margin);
+      if (!r.exact_margin || (!IsSame(r) && !r.lost_margin)) return std::nullopt;
+      next.push_back(*r.exact_margin);
+      if (!IsSame(r)) lost.push_back(*r.lost_margin);
       continue;
     }
     std::vector<double> scores;

@@ -18,7 +18,7 @@ std::vector<TaskScore> ChoiceScores(std::span<const ItemRecord> records);
 std::vector<TaskScore> RetrievalScores(std::span<const ItemRecord> records);
 // Items that the exact run answers the same; absent without one.
 std::optional<Share> SameAnswers(std::span<const ItemRecord> records);
-// How narrow the exact run's answers were, those of known margin; absent without one.
+// How narrow the exact run's answers were; absent without one, or where the margin of an item is not known.
 std::optional<Margins> AnswerMargins(std::span<const ItemRecord> records);
 
 }  // namespace npumoe
