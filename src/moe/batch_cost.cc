@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/check.h"
 #include "moe/attention_plan.h"
 #include "moe/batch_loads.h"
 #include "moe/layer_cost.h"

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/check.h"
 #include "moe/layer_cost.h"
 
 namespace npumoe {

@@ -197,9 +197,10 @@ Status CheckAsPlanned(const Plan& plan, std::string_view name) {
     return contradicts("moe_batch_tokens", fmt::format("{}{}", ours ? "at least " : "", plan.chunk_tokens),
                        placement + " and that chunk_tokens", plan.moe_batch_tokens);
   }
-  // Time has a price of joules only where it would cost a wavefront too many of them.
+  // Time has a price of joules only where it would cost a wavefront too many of them; a product of both may be smallest
+  // without one.
   const bool may_pay = ours && (plan.objective != Objective::kTime || plan.order == PrefillOrder::kWavefront);
-  const bool must_pay = ours && plan.objective != Objective::kTime && plan.expected_joules > 0;
+  const bool must_pay = ours && plan.objective == Objective::kEnergy && plan.expected_joules > 0;
   if (may_pay ? must_pay && plan.joule_price == 0 : plan.joule_price > 0) {
     return contradicts(
         "joule_price", may_pay ? "above 0" : "0",

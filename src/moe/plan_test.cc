@@ -139,10 +139,10 @@ TEST(Plan, RefusesFieldsThatContradictEachOther) {
   };
   EXPECT_EQ(of_ours(json::object()), "");
   EXPECT_EQ(of_ours({{"moe_batch_tokens", 1024}}), "");
-  EXPECT_EQ(of_ours({{"joule_price", 0}}),
-            "p: field 'joule_price': wanted above 0 with placement ours, objective edp and order layer-major, got 0");
-  EXPECT_NE(of_ours({{"joule_price", 0}, {"objective", "energy"}}), "");
-  EXPECT_EQ(of_ours({{"joule_price", 0}, {"expected_joules", 0}}), "");
+  EXPECT_EQ(of_ours({{"joule_price", 0}, {"objective", "energy"}}),
+            "p: field 'joule_price': wanted above 0 with placement ours, objective energy and order layer-major, got 0");
+  EXPECT_EQ(of_ours({{"joule_price", 0}}), "");
+  EXPECT_EQ(of_ours({{"joule_price", 0}, {"objective", "energy"}, {"expected_joules", 0}}), "");
   EXPECT_EQ(of_ours({{"objective", "time"}}),
             "p: field 'joule_price': wanted 0 with placement ours, objective time and order layer-major, got 2");
   EXPECT_EQ(of_ours({{"objective", "time"}, {"joule_price", 0}}), "");
@@ -225,7 +225,7 @@ TEST(CheckPlan, WantsUsableGroupsAndLengths) {
   EXPECT_EQ(Problem(buckets), "");
   Plan chunk = SmallPlan();
   chunk.chunk_tokens = 0;
-  EXPECT_EQ(Problem(chunk), "plan: chunk_tokens 0 and moe_batch_tokens 1024, wanted above 0");
+  EXPECT_EQ(Problem(chunk), "plan: chunk_tokens 0 and moe_batch_tokens 128, wanted above 0");
 }
 
 TEST(FirstHalf, HoldsWholeChunksAndTheOddOne) {
@@ -252,6 +252,9 @@ TEST(FirstHalf, OfAPlanIsAllOfAShortBatch) {
 
 TEST(Plan, WithoutWholeTokensHasEveryBatchInHalves) {
   Plan plan = SmallPlan();
+  plan.placement = Placement::kOurs;
+  plan.per_run_capacity = true;
+  plan.moe_batch_tokens = 1024;
   plan.order = PrefillOrder::kWavefront;
   plan.whole_tokens = 512;
   nlohmann::json document = nlohmann::json::parse(ToJson(plan));
