@@ -330,7 +330,7 @@ int RunBench(const std::vector<std::string>& args) {
     return FailWith(
         {Code::kUnsupported, "bench: this build has debug checks, its speed means nothing: use the release preset"});
   }
-  CatchInterrupts();
+  CatchInterrupts(Keeps::kOutput);
   const Status done = RunAll(flags, *plan);
   return done.ok() ? kExitDone : FailWith(done.error());
 }

@@ -178,7 +178,7 @@ int RunCalibrate(const std::vector<std::string>& args) {
   auto engine = OpenEngine(flags.engine.model(), *engine_options);
   if (!engine) return FailWith(engine.error());
   PrintWarnings(engine->info());
-  CatchInterrupts();
+  CatchInterrupts(Keeps::kWork);
   Progress progress("calibrate");
   const auto report = Calibrate(*engine, *texts, options, [&](uint64_t done_tokens, uint64_t total_tokens) {
     progress.Show(done_tokens, total_tokens);

@@ -378,7 +378,7 @@ int RunChat(const std::vector<std::string>& args) {
   }
   auto session = engine->NewSession();
   if (!session) return FailWith(session.error());
-  CatchInterrupts();
+  CatchInterrupts(Keeps::kConversation);
   Conversation conversation(*engine, std::move(*session), flags, std::move(*sampler), params);
   const int exit_code = Talk(conversation, flags);
   if (flags.npu.wanted()) PrintNpuReport(conversation.report(), flags.stats);

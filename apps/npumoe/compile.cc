@@ -88,7 +88,7 @@ int RunCompile(const std::vector<std::string>& args) {
       [&](const CompiledProgram& done, size_t n_done, size_t n_total) {
         if (n_done == 0) {
           planning.Clear();
-          CatchInterrupts();  // from here on there is something to keep
+          CatchInterrupts(Keeps::kWork);  // from here on there is something to keep
           return true;
         }
         const std::string what = !done.failure.empty() ? "refused: " + done.failure : done.kept ? "kept" : "made";

@@ -23,10 +23,12 @@ namespace {
 constexpr size_t kMaxNoteBytes = 1000;
 
 constexpr int kInterrupts[] = {SIGINT, SIGTERM, SIGHUP};
-volatile std::sig_atomic_t interrupted = 0;  // a global, like the next: a signal handler has nowhere else to look
-volatile std::sig_atomic_t catching = 0;     // whether a first Ctrl-C only sets the flag
-bool stderr_is_terminal = false;             // isatty may not be asked in a handler
-pthread_t user_thread;                       // the one that waits for the user, set before the handler
+volatile std::sig_atomic_t interrupted = 0;   // a global, like the next: a signal handler has nowhere else to look
+volatile std::sig_atomic_t catching = 0;      // whether a first Ctrl-C only sets the flag
+volatile std::sig_atomic_t catching_all = 0;  // and a first SIGTERM or SIGHUP
+unsigned patience_seconds = 0;                // how long the flag may go unseen, 0 = for ever
+bool stderr_is_terminal = false;              // isatty may not be asked in a handler
+pthread_t user_thread;                        // the one that waits for the user, set before the handler
 bool pipe_closed = false;
 std::vector<std::pair<std::string, std::string>> long_values;  // of the command line: whole and as notes show it
 
@@ -41,7 +43,7 @@ std::vector<std::pair<std::string, std::string>> long_values;  // of the command
 }
 
 extern "C" void OnInterrupt(int signal) {
-  if (catching == 0) EndAtOnce();
+  if (catching == 0 || (catching_all == 0 && signal != SIGINT)) EndAtOnce();
   // While the waiting thread holds signals back, the system gives them to any thread that does not, such as those that
   // OpenBLAS starts with the program. There they would end no wait.
   if (pthread_equal(pthread_self(), user_thread) == 0) {
@@ -50,7 +52,10 @@ extern "C" void OnInterrupt(int signal) {
   }
   if (interrupted != 0) EndAtOnce();
   interrupted = 1;
+  alarm(patience_seconds);
 }
+
+extern "C" void OnNoPatience(int) { EndAtOnce(); }
 
 // Writes everything, whatever write() returns in between; returns errno of the failure or 0.
 int WriteAll(int fd, std::string_view text) {
@@ -122,6 +127,7 @@ void PrepareStreams() {
   }
   stderr_is_terminal = StderrIsTerminal();
   HandleInterrupts(OnInterrupt);
+  std::signal(SIGALRM, OnNoPatience);
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);  // a write above the file size limit fails instead
   std::signal(SIGBUS, OnLostPage);
@@ -193,7 +199,8 @@ Status CheckApart(const std::vector<std::string>& outputs, const std::vector<std
   for (size_t i = 0; i < outputs.size(); ++i) {
     for (const std::string& input : inputs) {
       if (!SameFile(outputs[i], input)) continue;
-      return Error{Code::kInvalidArgument, fmt::format("'{}' is to be read, so it cannot be written", OneLine(outputs[i]))};
+      return Error{Code::kInvalidArgument,
+                   fmt::format("'{}' is to be read, so it cannot be written", OneLine(outputs[i]))};
     }
     for (size_t j = 0; j < i; ++j) {
       if (!SameFile(outputs[i], outputs[j])) continue;
@@ -274,14 +281,20 @@ LineReader::Outcome LineReader::Read(std::string& line, size_t limit_bytes) {
   }
 }
 
-void CatchInterrupts() {
+void CatchInterrupts(Keeps keeps) {
   user_thread = pthread_self();
+  patience_seconds = keeps == Keeps::kWork ? 0 : 2;
+  catching_all = keeps == Keeps::kConversation ? 0 : 1;
   catching = 1;
 }
 
 void LetInterruptsKill() { HandleInterrupts(SIG_DFL); }
 
-bool Interrupted() { return interrupted != 0; }
+bool Interrupted() {
+  if (interrupted == 0) return false;
+  alarm(0);  // it was seen in time
+  return true;
+}
 void ClearInterrupt() { interrupted = 0; }
 
 double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }

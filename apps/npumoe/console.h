@@ -47,8 +47,8 @@ bool StderrIsTerminal();
 // The whole of a file, or of stdin for "-". Fails above `limit_bytes`, so endless devices end too.
 Result<std::string> ReadAll(const std::string& path, size_t limit_bytes);
 
-// Whether every output is another file than the inputs and the other outputs, so that nothing a user gave is replaced by
-// what is made of it. kInvalidArgument names the two. Empty paths and "-" are nobody's.
+// Whether every output is another file than the inputs and the other outputs, so that nothing a user gave is replaced
+// by what is made of it. kInvalidArgument names the two. Empty paths and "-" are nobody's.
 Status CheckApart(const std::vector<std::string>& outputs, const std::vector<std::string>& inputs);
 
 // Lines of stdin without their newline.
@@ -64,9 +64,15 @@ class LineReader {
   bool at_end_ = false;
 };
 
-// For work that has something to keep: from here on the first Ctrl-C sets a flag that loops look at, and a second one
-// before ClearInterrupt ends the program at once.
-void CatchInterrupts();
+// What there is to keep when Ctrl-C comes.
+enum class Keeps {
+  kWork,          // what no file holds yet: loops are waited for
+  kOutput,        // what is printed, or in a log: where no loop looks at the flag for two seconds, the program ends
+  kConversation,  // as kOutput, but of a person who may go on: SIGTERM and SIGHUP end the program at once
+};
+// From here on the first Ctrl-C sets a flag that loops look at, and a second one before ClearInterrupt ends the program
+// at once.
+void CatchInterrupts(Keeps keeps);
 // What the system does with signals that nobody handles, instead.
 void LetInterruptsKill();
 bool Interrupted();

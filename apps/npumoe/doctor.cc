@@ -139,7 +139,7 @@ int SelfTest(const std::string& device, const std::string& cache, bool as_json) 
     options.npu.device = backends.front();
   }
   if (const std::string self = ProgramPath(); !self.empty()) options.npu.compiler = {self, kCompilePackage};
-  CatchInterrupts();
+  CatchInterrupts(Keeps::kWork);
   const auto report = RunSelfTest(options, [](const std::string& name) {
     Note(fmt::format("doctor: {}", name));
     return !Interrupted();

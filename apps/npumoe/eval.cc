@@ -189,7 +189,7 @@ int RunEval(const std::vector<std::string>& args) {
   }
   auto engines = OpenEngines(flags, *options);
   if (!engines) return FailWith(engines.error());
-  CatchInterrupts();
+  CatchInterrupts(Keeps::kOutput);
   if (flags.task.task.empty()) return RunText(flags, *engines, text);
   TaskOptions task = flags.task;
   task.data = std::move(text);

@@ -45,7 +45,7 @@ int RunMakeModel(const std::vector<std::string>& args) {
   }
   options.merged_experts = !per_expert;
 
-  CatchInterrupts();  // a half-written file is removed, not left behind
+  CatchInterrupts(Keeps::kWork);  // a half-written file is removed, not left behind
   options.keep_going = [] { return !Interrupted(); };
   const auto bytes = MakeModel(options, out);
   if (!bytes && bytes.error().code == Code::kCancelled) return ExitInterrupted("nothing is written");

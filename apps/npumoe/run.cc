@@ -228,7 +228,7 @@ int RunRun(const std::vector<std::string>& args) {
   const auto prompt = EncodePrompt(*engine, flags, std::move(*text));
   if (!prompt) return FailWith(prompt.error());
   if (flags.verbose_prompt) ListTokens(*engine, prompt->tokens);
-  CatchInterrupts();
+  CatchInterrupts(Keeps::kOutput);
   return Answer(flags, *engine, *prompt);
 }
 

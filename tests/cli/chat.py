@@ -96,6 +96,17 @@ class Chat(Case):
                 process.send_signal(signal.SIGINT)
                 self.assertEqual(process.wait(timeout=SECONDS), 130)
 
+    def test_sigterm_ends_a_conversation_on_a_terminal(self):
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            leader, follower = pty.openpty()
+            with Running([NPUMOE, "chat", self.model, "--chat-template", "chatml"], stdin=follower, stdout=follower,
+                         stderr=follower, env=clean_environment()) as process:
+                os.close(follower)
+                read_until(leader, lambda text: text.endswith(b"> "))
+                process.send_signal(number)
+                self.assertEqual(process.wait(timeout=SECONDS), 130)
+            os.close(leader)
+
     def test_on_a_terminal(self):
         """Prompt, Ctrl-C on an idle line, Ctrl-C in an answer, Ctrl-D."""
         leader, follower = pty.openpty()

@@ -68,6 +68,13 @@ class Streams(Case):
             out, _ = process.communicate(timeout=SECONDS)
             self.assertEqual((process.returncode, out), (130, b"\n"))
 
+    def test_ctrl_c_where_no_loop_looks(self):
+        with self.start("bench", self.model, "-p", "8", "-n", "0", "-r", "1", "--delay", "3600") as process:
+            time.sleep(2)
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=SECONDS)
+            self.assertEqual((process.returncode, err), (130, b"npumoe: interrupted\n"))
+
     def deep_model(self):
         """A hundred megabytes, and planned (for edp) for some seconds on any machine; 11 s on two cores of an EPYC."""
         path = self.dir / "deep.gguf"
