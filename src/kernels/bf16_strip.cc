@@ -46,7 +46,8 @@ size_t Piece(size_t k) { return CeilDiv(CeilDiv(k, std::max<size_t>(1, CeilDiv(k
 // words; whole steps only. Rows that begin differently are read as they lie.
 size_t LeadOf(const StripArgs& args) {
   const size_t lead = reinterpret_cast<uintptr_t>(args.w.data) % kStepBytes / sizeof(uint16_t);
-  const bool alike = args.row_bytes % kStepBytes == 0 && reinterpret_cast<uintptr_t>(args.w.data) % 4 == 0;
+  const bool alike =
+      args.row_bytes > 0 && args.row_bytes % kStepBytes == 0 && reinterpret_cast<uintptr_t>(args.w.data) % 4 == 0;
   return alike ? lead : 0;
 }
 
@@ -204,16 +205,26 @@ void MultiplyTilesOf(size_t n_rows, size_t n_ahead, const Bf16Tiles& tiles) {
   return MultiplyTilesAhead<3, kN>(n_ahead, tiles);
 }
 
-// kN weight rows from `first` on, times all of x. Meanwhile asks for as many that are multiplied after them, evenly or
-// with the first tiles: a read from memory takes as long as hundreds of multiplications.
+// How many rows each tile from `tile` to `until` asks for while kN rows are multiplied: together the kN that are
+// multiplied next, since a read from memory takes as long as hundreds of multiplications. If there are more tiles than
+// rows the last ones ask, for what was asked for earlier has left the first-level cache when its time comes (10 % at 48
+// rows, measured).
+struct Asked {
+  size_t n_ahead, until;
+};
+template <size_t kN>
+Asked AskedFrom(size_t tile, size_t n_tiles) {
+  if (n_tiles > kN) return tile < n_tiles - kN ? Asked{0, n_tiles - kN} : Asked{1, n_tiles};
+  const size_t each = kN / n_tiles, n_more = kN % n_tiles;
+  return tile < n_more ? Asked{each + 1, n_more} : Asked{each, n_tiles};
+}
+
+// kN weight rows from `first` on, times all of x.
 template <size_t kN>
 void MultiplyColumns(const StripArgs& args, const Scratch& scratch, size_t first) {
   const size_t k_all = args.x.cols, n_tiles = CeilDiv(args.x.rows, kBf16PanelStep);
   // Nearly equal tiles: one of few rows cannot fill the multipliers. The first n_wide have a row more.
   const size_t rows = args.x.rows / n_tiles, n_wide = args.x.rows % n_tiles;
-  // The rows that are multiplied next are asked for by every tile; if there are more tiles than rows by the last ones,
-  // for what was asked for earlier has left the first-level cache when its time comes (10 % at 48 rows, measured).
-  const size_t asks = kN / n_tiles, n_more = kN % n_tiles, more = asks > 0 ? 0 : n_tiles - n_more;
   Bf16Tiles tiles = {};
   tiles.pitch = Pitch(k_all);
   tiles.stride = args.row_bytes;
@@ -230,10 +241,9 @@ void MultiplyColumns(const StripArgs& args, const Scratch& scratch, size_t first
     tiles.x = scratch.x + k0;
     tiles.y = args.y.Row(0) + first;
     for (size_t t = 0; t < n_tiles; t += tiles.n) {
-      const bool wide = t < n_wide, asks_more = t >= more && t < more + n_more;
-      const size_t end = std::min(wide ? n_wide : n_tiles, t < more ? more : asks_more ? more + n_more : n_tiles);
-      const size_t n_rows = rows + (wide ? 1 : 0), n_ahead = last ? 0 : asks + (asks_more ? 1 : 0);
-      tiles.n = end - t;
+      const Asked asked = AskedFrom<kN>(t, n_tiles);
+      const size_t n_rows = rows + (t < n_wide ? 1 : 0), n_ahead = last ? 0 : asked.n_ahead;
+      tiles.n = std::min(t < n_wide ? n_wide : n_tiles, asked.until) - t;
       MultiplyTilesOf<kN>(n_rows, n_ahead, tiles);
       tiles.x += tiles.n * n_rows * tiles.pitch;
       tiles.y += tiles.n * n_rows * tiles.y_stride;

@@ -265,7 +265,7 @@ TEST_P(MatMulTest, Bfloat16WeightsMayBeginAnywhere) {
   Random random(15);
   constexpr size_t kLine = 64;
   const uint16_t nan = 0x7fff;
-  for (const size_t k : {size_t{8}, size_t{32}, size_t{40}, size_t{64}, size_t{288}, size_t{2112}}) {
+  for (const size_t k : {size_t{0}, size_t{8}, size_t{32}, size_t{40}, size_t{64}, size_t{288}, size_t{2112}}) {
     for (const size_t m : {1u, 2u, 3u, 7u}) {
       Product p(random, DType::kBF16, m, 19, k);
       std::vector<std::byte> around(p.w.size() + 4 * kLine);
