@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "eval/log_softmax.h"
+#include "eval/margins.h"
 
 namespace npumoe {
 namespace {
@@ -87,13 +88,14 @@ Result<double> ChoiceScorer::ScoreOne(std::span<const int32_t> tokens, size_t n_
   return sum;
 }
 
+std::vector<double> EndingScores(std::span<const double> log_probs, std::span<const uint32_t> divisors) {
+  std::vector<double> scores(log_probs.begin(), log_probs.end());
+  for (size_t i = 0; i < scores.size() && !divisors.empty(); ++i) scores[i] /= std::max(divisors[i], 1u);
+  return scores;
+}
+
 size_t BestEnding(std::span<const double> log_probs, std::span<const uint32_t> divisors) {
-  size_t best = 0;
-  const auto score = [&](size_t i) {
-    return divisors.empty() ? log_probs[i] : log_probs[i] / std::max(divisors[i], 1u);
-  };
-  for (size_t i = 1; i < log_probs.size(); ++i) best = score(i) > score(best) ? i : best;
-  return best;
+  return FindTop(EndingScores(log_probs, divisors)).best;
 }
 
 }  // namespace npumoe

@@ -49,7 +49,9 @@ class ChoiceScorer {
   std::vector<float> logits_;  // [scored tokens of a piece, vocab_size]
 };
 
-// Index of the largest score over `divisors`, of equals the first. divisors: [endings], or empty for none.
+// [endings], log-probabilities over `divisors`: [endings], or empty for none.
+std::vector<double> EndingScores(std::span<const double> log_probs, std::span<const uint32_t> divisors);
+// Index of the largest of these scores, of equals the first.
 size_t BestEnding(std::span<const double> log_probs, std::span<const uint32_t> divisors);
 
 }  // namespace npumoe

@@ -10,6 +10,7 @@ namespace {
 template <typename T>
 TopChoice TopOf(std::span<const T> scores) {
   TopChoice top;
+  if (scores.empty()) return top;
   double next = -std::numeric_limits<double>::infinity();
   for (size_t i = 1; i < scores.size(); ++i) {
     const bool leads = scores[i] > scores[top.best];

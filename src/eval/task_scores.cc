@@ -84,19 +84,17 @@ std::optional<Margins> AnswerMargins(std::span<const ItemRecord> records) {
   if (!HasExact(records.front())) return std::nullopt;
   std::vector<double> lost, next;
   for (const ItemRecord& r : records) {
+    const bool is_same = IsSame(r);
     if (!r.is_choice()) {
-      if (!r.exact_margin || (!IsSame(r) && !r.lost_margin)) return std::nullopt;
+      if (!r.exact_margin || (!is_same && !r.lost_margin)) return std::nullopt;
       next.push_back(*r.exact_margin);
-      if (!IsSame(r)) lost.push_back(*r.lost_margin);
+      if (!is_same) lost.push_back(*r.lost_margin);
       continue;
     }
-    std::vector<double> scores;
-    for (size_t i = 0; i < r.exact_log_probs.size(); ++i) {
-      scores.push_back(r.exact_log_probs[i] / std::max(r.n_characters[i], 1u));
-    }
+    const std::vector<double> scores = EndingScores(r.exact_log_probs, r.n_characters);
     const TopChoice top = FindTop(scores);
     next.push_back(top.margin);
-    if (!IsSame(r)) lost.push_back(scores[top.best] - scores[BestEnding(r.log_probs, r.n_characters)]);
+    if (!is_same) lost.push_back(scores[top.best] - scores[BestEnding(r.log_probs, r.n_characters)]);
   }
   return SummarizeMargins(std::move(lost), next);
 }

@@ -92,9 +92,12 @@ double Worth(const PlanCost& cost, Objective objective) {
   return cost.seconds;
 }
 
+bool IsFrugal(Objective objective, const PlanCost& halves, const PlanCost& whole) {
+  return objective != Objective::kTime || halves.joules <= kMostWavefrontEnergy * whole.joules;
+}
+
 bool BetterInHalves(Objective objective, const PlanCost& halves, const PlanCost& whole) {
-  return Worth(halves, objective) < Worth(whole, objective) &&
-         (objective != Objective::kTime || halves.joules <= kMostWavefrontEnergy * whole.joules);
+  return Worth(halves, objective) < Worth(whole, objective) && IsFrugal(objective, halves, whole);
 }
 
 Result<uint32_t> WholeTokens(const ModelConfig& config, const RoutingStats& stats, const NpuSpec& spec,

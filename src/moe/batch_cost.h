@@ -24,8 +24,9 @@ RunOption BesideExperts(const ModelConfig& config, const NpuSpec& spec, uint32_t
 Result<PlanCost> ExpectedBatchCost(const ModelConfig& config, const RoutingStats& stats, const NpuSpec& spec,
                                    const Plan& plan, uint32_t n_tokens);
 
-// Whether the objective likes a batch better in two halves, where as one it costs `whole`. Time has its price: more
-// than kMostWavefrontEnergy times as much energy is not spent on it.
+// Time has its price: more than kMostWavefrontEnergy times the energy of `whole` is not spent on it.
+bool IsFrugal(Objective objective, const PlanCost& halves, const PlanCost& whole);
+// Whether the objective likes a batch better in two halves, where as one it costs `whole`.
 bool BetterInHalves(Objective objective, const PlanCost& halves, const PlanCost& whole);
 // What the objective makes small.
 double Worth(const PlanCost& cost, Objective objective);

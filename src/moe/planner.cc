@@ -64,8 +64,8 @@ Status CheckStats(const ModelConfig& config, const RoutingStats& stats) {
 
 std::string Figures(const PlanCost& cost) { return fmt::format("{:.4f} s and {:.4f} J", cost.seconds, cost.joules); }
 
-// The wavefront that the objective likes better than `whole`, or that. Time has its price: more energy than
-// kMostWavefrontEnergy times as much is not spent on it. What a joule costs in seconds to stay below is bisected.
+// The frugal wavefront that the objective likes better than `whole`, or that. What a joule costs in seconds for one to
+// be so is bisected.
 Result<PlanWithReasons> FasterInHalves(const ModelConfig& config, const RoutingStats& stats, const NpuSpec& spec,
                                        const PlanRequest& request, const GoOnFn& go_on, PlanOfOrder whole) {
   const PlanCost cost = whole.cost;
@@ -81,8 +81,7 @@ Result<PlanWithReasons> FasterInHalves(const ModelConfig& config, const RoutingS
     }
     const PlanCost in_halves = halves->cost;
     const bool is_better = Worth(in_halves, request.objective) < Worth(best.cost, request.objective);
-    const double spent = in_halves.joules - cost.joules;
-    const bool is_frugal = request.objective != Objective::kTime || spent <= (kMostWavefrontEnergy - 1) * cost.joules;
+    const bool is_frugal = IsFrugal(request.objective, in_halves, cost);
     reasons.push_back(fmt::format("order wavefront{}: expected {} a batch, layer-major {}: {}",
                                   price > 0 ? fmt::format(", a joule at {:.4g} s", price) : std::string(),
                                   Figures(in_halves), Figures(cost),
@@ -93,7 +92,7 @@ Result<PlanWithReasons> FasterInHalves(const ModelConfig& config, const RoutingS
     // A second that costs this many joules is worth no more than that: twice the price flips everything back.
     if (attempt == 0) {
       if (is_frugal || !is_better) break;
-      dear = 2 * (cost.seconds - in_halves.seconds) / spent;
+      dear = 2 * (cost.seconds - in_halves.seconds) / (in_halves.joules - cost.joules);
     } else {
       (is_frugal ? dear : cheap) = price;
     }
