@@ -273,7 +273,7 @@ TEST_P(MatMulTest, Bfloat16WeightsMayBeginAnywhere) {
       for (size_t offset = 0; offset < kLine; offset += 2) {
         for (size_t i = 0; i + 2 <= around.size(); i += 2) std::memcpy(around.data() + i, &nan, 2);
         std::byte* w = around.data() + to_line + kLine + offset;
-        std::memcpy(w, p.w.data(), p.w.size());
+        std::copy(p.w.begin(), p.w.end(), w);
         std::fill(p.y.begin(), p.y.end(), -77.0f);
         MatMulJob job = p.Job();
         job.w.data = w;
