@@ -2,8 +2,10 @@
 #include "kernels/bf16_strip.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "base/check.h"
 
@@ -49,17 +51,6 @@ size_t LeadOf(const StripArgs& args) {
   const bool alike =
       args.row_bytes > 0 && args.row_bytes % kStepBytes == 0 && reinterpret_cast<uintptr_t>(args.w.data) % 4 == 0;
   return alike ? lead : 0;
-}
-
-struct Scratch {
-  size_t* lead;  // for which x was laid out
-  uint16_t* x;   // [panel rows, Pitch(K)], every piece turned by `lead`: its last elements come first
-};
-constexpr size_t kLeadBytes = 64;
-
-Scratch LayOut(float* scratch) {
-  auto* bytes = reinterpret_cast<std::byte*>(scratch);
-  return {reinterpret_cast<size_t*>(bytes), reinterpret_cast<uint16_t*>(bytes + kLeadBytes)};
 }
 
 // The first n of 32.
@@ -205,76 +196,158 @@ void MultiplyTilesOf(size_t n_rows, size_t n_ahead, const Bf16Tiles& tiles) {
   return MultiplyTilesAhead<3, kN>(n_ahead, tiles);
 }
 
-// How many rows each tile from `tile` to `until` asks for while kN rows are multiplied: together the kN that are
-// multiplied next, since a read from memory takes as long as hundreds of multiplications. If there are more tiles than
-// rows the last ones ask, for what was asked for earlier has left the first-level cache when its time comes (10 % at 48
-// rows, measured).
-struct Asked {
-  size_t n_ahead, until;
-};
-template <size_t kN>
-Asked AskedFrom(size_t tile, size_t n_tiles) {
-  if (n_tiles > kN) return tile < n_tiles - kN ? Asked{0, n_tiles - kN} : Asked{1, n_tiles};
-  const size_t each = kN / n_tiles, n_more = kN % n_tiles;
-  return tile < n_more ? Asked{each + 1, n_more} : Asked{each, n_tiles};
-}
-
-// kN weight rows from `first` on, times all of x.
-template <size_t kN>
-void MultiplyColumns(const StripArgs& args, const Scratch& scratch, size_t first) {
-  const size_t k_all = args.x.cols, n_tiles = CeilDiv(args.x.rows, kBf16PanelStep);
+// One product of a group, as it is multiplied.
+struct Side {
+  const StripArgs* args;
+  size_t lead;
+  const uint16_t* x;  // [x.rows, Pitch(K)], every piece turned by `lead`: its last elements come first
   // Nearly equal tiles: one of few rows cannot fill the multipliers. The first n_wide have a row more.
-  const size_t rows = args.x.rows / n_tiles, n_wide = args.x.rows % n_tiles;
-  Bf16Tiles tiles = {};
-  tiles.pitch = Pitch(k_all);
-  tiles.stride = args.row_bytes;
-  tiles.lead = *scratch.lead;
-  tiles.y_stride = args.y.stride;
-  const std::byte* const w = args.w.data + first * args.row_bytes - sizeof(uint16_t) * tiles.lead;
-  for (size_t k0 = 0; k0 == 0 || k0 < k_all; k0 += tiles.k) {  // K = 0 still writes zeros
-    tiles.k = std::min(Piece(k_all), k_all - k0);
-    tiles.w = w + sizeof(uint16_t) * k0;
-    tiles.add = k0 != 0;
-    const bool last_piece = k0 + tiles.k >= k_all;
-    const bool last = last_piece && first + 2 * kN > args.first + args.n_rows;
-    tiles.ahead = last_piece ? w + kN * tiles.stride : tiles.w + sizeof(uint16_t) * tiles.k;
-    tiles.x = scratch.x + k0;
-    tiles.y = args.y.Row(0) + first;
-    for (size_t t = 0; t < n_tiles; t += tiles.n) {
-      const Asked asked = AskedFrom<kN>(t, n_tiles);
-      const size_t n_rows = rows + (t < n_wide ? 1 : 0), n_ahead = last ? 0 : asked.n_ahead;
-      tiles.n = std::min(t < n_wide ? n_wide : n_tiles, asked.until) - t;
-      MultiplyTilesOf<kN>(n_rows, n_ahead, tiles);
+  size_t n_tiles, rows, n_wide;
+
+  // A weight row of the strip from the piece at k0 on.
+  const std::byte* Weights(size_t row, size_t k0) const {
+    return args->w.data + (args->first + row) * args->row_bytes + sizeof(uint16_t) * k0 - sizeof(uint16_t) * lead;
+  }
+};
+
+// What is multiplied between two looks at the first product: the weight rows of each product's strip from `row` on, times
+// the piece at k0 of all its x.
+struct Turn {
+  size_t row, k0, k;
+  size_t next_row, next_k0;
+  bool last;  // there is no next one
+};
+
+// What tiles ask for: each of the next n_tiles so many rows, the first of them from `ahead` on.
+struct Asked {
+  size_t n_ahead, n_tiles;
+  const std::byte* ahead;
+};
+
+// Which of the kN rows that every product multiplies next a tile asks for, since a read from memory takes as long as
+// hundreds of multiplications. The last kN tiles ask for the first product's of the next turn, for what is asked for
+// earlier has left the first-level cache when its time comes (10 % at 48 rows, measured). Those before them ask for the
+// other products' of this turn, evenly, so that memory is never idle.
+template <size_t kN>
+class Asking {
+ public:
+  Asking(std::span<const Side> sides, const Turn& turn) : sides_(sides), turn_(turn) {
+    size_t n_tiles = 0;
+    for (const Side& side : sides) n_tiles += side.n_tiles;
+    n_late_ = std::min(n_tiles, kN);
+    n_early_ = n_tiles - n_late_;
+  }
+
+  // To be called in ascending order, from 0 on: `tile` is the last one plus what it said in n_tiles, or less.
+  Asked From(size_t tile) { return tile < n_early_ ? Early(tile) : Late(tile - n_early_); }
+
+ private:
+  Asked Early(size_t tile) {
+    const size_t n_rows = kN * (sides_.size() - 1), due = (tile + 1) * n_rows / n_early_;
+    if (n_asked_ == due) return {0, n_rows == 0 ? n_early_ - tile : 1, nullptr};
+    const size_t row = n_asked_ % kN;
+    const Side& side = sides_[1 + n_asked_ / kN];
+    const size_t n = std::min({due - n_asked_, kN - row, kMostAhead});
+    n_asked_ += n;
+    return {n, 1, side.Weights(turn_.row + row, turn_.k0)};
+  }
+
+  Asked Late(size_t tile) const {
+    if (turn_.last) return {0, n_late_ - tile, nullptr};
+    const size_t each = kN / n_late_, n_more = kN % n_late_;
+    const std::byte* ahead = sides_[0].Weights(turn_.next_row + tile * each + std::min(tile, n_more), turn_.next_k0);
+    return tile < n_more ? Asked{each + 1, n_more - tile, ahead} : Asked{each, n_late_ - tile, ahead};
+  }
+
+  static constexpr size_t kMostAhead = 4;  // MultiplyTilesAhead has every number up to it
+
+  std::span<const Side> sides_;
+  const Turn& turn_;
+  size_t n_early_, n_late_;  // tiles
+  size_t n_asked_ = 0;       // rows, by early tiles
+};
+
+template <size_t kN>
+void MultiplyTurn(std::span<const Side> sides, const Turn& turn) {
+  Asking<kN> asking(sides, turn);
+  size_t n_before = 0;  // tiles of the sides before
+  for (const Side& side : sides) {
+    const StripArgs& args = *side.args;
+    Bf16Tiles tiles = {};
+    tiles.x = side.x + turn.k0;
+    tiles.pitch = Pitch(args.x.cols);
+    tiles.w = side.Weights(turn.row, turn.k0);
+    tiles.stride = args.row_bytes;
+    tiles.lead = side.lead;
+    tiles.k = turn.k;
+    tiles.y = args.y.Row(0) + args.first + turn.row;
+    tiles.y_stride = args.y.stride;
+    tiles.add = turn.k0 != 0;
+    for (size_t t = 0; t < side.n_tiles; t += tiles.n) {
+      const Asked asked = asking.From(n_before + t);
+      const size_t n_rows = side.rows + (t < side.n_wide ? 1 : 0);
+      tiles.n = std::min(asked.n_tiles, (t < side.n_wide ? side.n_wide : side.n_tiles) - t);
+      tiles.ahead = asked.ahead;
+      MultiplyTilesOf<kN>(n_rows, asked.n_ahead, tiles);
       tiles.x += tiles.n * n_rows * tiles.pitch;
       tiles.y += tiles.n * n_rows * tiles.y_stride;
-      tiles.ahead += tiles.n * n_ahead * tiles.stride;
     }
-    if (k_all == 0) break;
+    n_before += side.n_tiles;
   }
 }
+
+// kN weight rows of each strip from `row` on, piece by piece of K. Strips end at row_end.
+template <size_t kN>
+void MultiplyRows(std::span<const Side> sides, size_t row, size_t row_end) {
+  const size_t k_all = sides[0].args->x.cols;
+  size_t k0 = 0;
+  do {  // K = 0 still writes zeros
+    const size_t k = std::min(Piece(k_all), k_all - k0);
+    const bool last_piece = k0 + k == k_all;
+    Turn turn = {.row = row, .k0 = k0, .k = k, .next_row = row, .next_k0 = k0 + k, .last = false};
+    if (last_piece) {
+      turn.next_row = row + kN;
+      turn.next_k0 = 0;
+      turn.last = turn.next_row + kN > row_end;
+    }
+    MultiplyTurn<kN>(sides, turn);
+    k0 += k;
+  } while (k0 < k_all);
+}
+
+// The scratch: for which lead each product's x was laid out, then every x.
+constexpr size_t kLeadsBytes = kMaxBf16Group * sizeof(size_t);
+static_assert(kLeadsBytes % 64 == 0);
 
 }  // namespace
 
-void RunBf16StripTarget(const StripArgs& args, bool prepared) {
-  NM_DCHECK(args.x.rows <= kBf16PanelRows);
-  const Scratch scratch = LayOut(args.scratch);
-  const size_t lead = LeadOf(args);
-  if (!prepared || *scratch.lead != lead) {
-    *scratch.lead = lead;
-    for (size_t r = 0; r < args.x.rows; ++r) {
-      const float* next = args.XRow(std::min(r + 1, args.x.rows - 1));
-      RoundRow(args.XRow(r), next, args.x.cols, lead, scratch.x + r * Pitch(args.x.cols));
+void RunBf16StripsTarget(std::span<const StripArgs> group, bool prepared) {
+  NM_DCHECK(!group.empty() && group.size() <= kMaxBf16Group);
+  auto* leads = reinterpret_cast<size_t*>(group[0].scratch);
+  auto* x = reinterpret_cast<uint16_t*>(leads + kMaxBf16Group);
+  std::array<Side, kMaxBf16Group> sides;
+  for (size_t i = 0; i < group.size(); ++i) {
+    const StripArgs& args = group[i];
+    const size_t m = args.x.rows, k = args.x.cols, lead = LeadOf(args), n_tiles = CeilDiv(m, kBf16PanelStep);
+    NM_DCHECK(m > 0 && k == group[0].x.cols && args.n_rows == group[0].n_rows);
+    sides[i] = {&args, lead, x, n_tiles, m / n_tiles, m % n_tiles};
+    for (size_t r = 0; r < m && !(prepared && leads[i] == lead); ++r) {
+      RoundRow(args.XRow(r), args.XRow(std::min(r + 1, m - 1)), k, lead, x + r * Pitch(k));
     }
+    leads[i] = lead;
+    x += m * Pitch(k);
   }
-  size_t n = 0;
-  for (; n + kCols <= args.n_rows; n += kCols) MultiplyColumns<kCols>(args, scratch, args.first + n);
-  for (; n < args.n_rows; ++n) MultiplyColumns<1>(args, scratch, args.first + n);
+  const std::span<const Side> all(sides.data(), group.size());
+  const size_t row_end = group[0].n_rows;
+  size_t row = 0;
+  for (; row + kCols <= row_end; row += kCols) MultiplyRows<kCols>(all, row, row_end);
+  for (; row < row_end; ++row) MultiplyRows<1>(all, row, row_end);
 }
 
 bool HasBf16StripTarget(DType dtype) { return dtype == DType::kBF16 && __builtin_cpu_supports("avx512bf16"); }
 
 size_t Bf16ScratchFloatsTarget(size_t max_inner) {
-  return (kLeadBytes + kBf16PanelRows * Pitch(max_inner) * sizeof(uint16_t)) / sizeof(float);
+  return (kLeadsBytes + kBf16GroupRows * Pitch(max_inner) * sizeof(uint16_t)) / sizeof(float);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -287,7 +360,7 @@ HWY_BEFORE_NAMESPACE();
 namespace npumoe {
 namespace HWY_NAMESPACE {
 
-void RunBf16StripTarget(const StripArgs&, bool) { NM_CHECK(false && "HasBf16Strip said no"); }
+void RunBf16StripsTarget(std::span<const StripArgs>, bool) { NM_CHECK(false && "HasBf16Strip said no"); }
 bool HasBf16StripTarget(DType) { return false; }
 size_t Bf16ScratchFloatsTarget(size_t) { return 0; }
 
@@ -300,7 +373,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace npumoe {
 
-HWY_EXPORT(RunBf16StripTarget);
+HWY_EXPORT(RunBf16StripsTarget);
 HWY_EXPORT(HasBf16StripTarget);
 HWY_EXPORT(Bf16ScratchFloatsTarget);
 
@@ -308,7 +381,9 @@ bool HasBf16Strip(DType dtype, Activations activations) {
   return activations == Activations::k8Bits && HWY_DYNAMIC_DISPATCH(HasBf16StripTarget)(dtype);
 }
 size_t Bf16ScratchFloats(size_t max_inner) { return HWY_DYNAMIC_DISPATCH(Bf16ScratchFloatsTarget)(max_inner); }
-void RunBf16Strip(const StripArgs& args, bool prepared) { HWY_DYNAMIC_DISPATCH(RunBf16StripTarget)(args, prepared); }
+void RunBf16Strips(std::span<const StripArgs> group, bool prepared) {
+  HWY_DYNAMIC_DISPATCH(RunBf16StripsTarget)(group, prepared);
+}
 
 }  // namespace npumoe
 #endif  // HWY_ONCE

@@ -320,6 +320,52 @@ TEST_P(MatMulTest, JobsThatShareActivationsMayBeginAnywhere) {
   }
 }
 
+// Experts of few rows beside experts of many, as a layer has them: what they are multiplied with in turn leaves no trace.
+// K of one piece and of two, odd numbers of weight rows, weights that begin differently in a cache line.
+TEST_P(MatMulTest, FewRowsBesideManyGiveTheBitsOfJobsAlone) {
+  Random random(18);
+  for (const size_t k : {size_t{0}, size_t{64}, size_t{2112}}) {
+    std::vector<Product> products;  // gate, up, gate, up, ...
+    for (const size_t m : {3u, 70u, 1u, 0u, 96u, 31u, 7u, 100u, 2u, 1u, 1u, 24u, 32u, 200u, 5u}) {
+      products.emplace_back(random, DType::kBF16, m, 83, k);
+      products.emplace_back(random, DType::kBF16, m, 83, k);
+      products.back().x = products[products.size() - 2].x;
+    }
+    std::vector<std::vector<std::byte>> moved;
+    for (size_t i = 0; i < products.size(); ++i) {
+      moved.emplace_back(products[i].w.size() + 64);
+      std::copy(products[i].w.begin(), products[i].w.end(), moved[i].data() + i * 4 % 64);
+    }
+    for (const bool swiglu : {false, true}) {
+      ThreadPool alone(1);
+      MatMul matmul(alone, 2112, activations_);
+      std::vector<MatMulJob> jobs;
+      std::vector<std::vector<float>> want;
+      for (size_t i = 0; i < products.size(); i += 2) {
+        MatMulJob gate = products[i].Job(), up = products[i + 1].Job();
+        gate.w.data = moved[i].data() + i * 4 % 64;
+        up.w.data = moved[i + 1].data() + (i + 1) * 4 % 64;
+        up.x = gate.x;
+        gate.swiglu = swiglu;
+        matmul.Run(std::array{gate, up});
+        want.push_back(products[i].Result());
+        want.push_back(products[i + 1].Result());
+        jobs.push_back(gate);
+        jobs.push_back(up);
+      }
+      for (const size_t n_threads : {1u, 3u}) {
+        for (Product& p : products) std::fill(p.y.begin(), p.y.end(), -77.0f);
+        ThreadPool pool(n_threads);
+        MatMul together(pool, 2112, activations_);
+        together.Run(jobs);
+        for (size_t i = 0; i < products.size(); i += swiglu ? 2 : 1) {
+          ASSERT_EQ(products[i].Result(), want[i]) << "K " << k << ", job " << i << ", " << n_threads << " threads";
+        }
+      }
+    }
+  }
+}
+
 TEST_P(MatMulTest, SwiGluAtTheEndGivesTheBitsOfSwiGluAfterwards) {
   ThreadPool pool(2);
   MatMul matmul(pool, 512, activations_);
