@@ -37,11 +37,6 @@ void ApplySwiGlu(const StripArgs& gate, const StripArgs& up) {
   }
 }
 
-// Where a thread stands in the list of tasks, which come to it in ascending order.
-struct alignas(64) Cursor {
-  size_t panel = 0;
-};
-
 struct FreeAligned {
   void operator()(float* p) const { ::operator delete[](p, std::align_val_t{64}); }
 };
@@ -53,48 +48,53 @@ Scratch MakeScratch(size_t n) {
   return scratch;
 }
 
+// What a thread works with.
+struct alignas(64) Worker {
+  Scratch scratch;                              // of RunTask
+  size_t panel = 0;                             // where it stands in the list: tasks come to it in ascending order
+  std::array<StripArgs, kMaxBf16Group> strips;  // of its task
+};
+
 }  // namespace
 
 struct MatMul::Impl {
   ThreadPool& pool;  // borrowed from the caller of the constructor
   size_t max_inner;
   Activations activations;
-  size_t scratch_floats;         // per thread, for any path; a multiple of 16
-  std::vector<Scratch> scratch;  // [n_threads] that, and behind it [rows of a task, kSwiGluPitch]
+  size_t scratch_floats;        // of any path; a multiple of 16
+  std::vector<Worker> workers;  // [n_threads]
   TaskList tasks;
-  std::vector<Cursor> cursors;  // [n_threads]
 
+  // Of a thread: a path's, and behind it [rows of a task, kSwiGluPitch].
   size_t all_floats() const {
     return scratch_floats + std::max(IntegerPanelRows(activations), kBf16GroupRows) * kSwiGluPitch;
   }
 
   // One strip of each panel of the group, job after job.
-  void RunTask(std::span<const MatMulJob> jobs, std::span<const Panel> group, size_t strip, float* buffers) const;
+  void RunTask(std::span<const MatMulJob> jobs, std::span<const Panel> group, size_t strip, Worker& worker) const;
 };
 
 MatMul::MatMul(ThreadPool& pool, size_t max_inner, Activations activations)
-    : impl_(new Impl{pool, max_inner, activations, 0, {}, {}, {}}) {
+    : impl_(new Impl{pool, max_inner, activations, 0, {}, {}}) {
   const size_t floats = std::max({kStripScratchFloats, BlasScratchFloats(),
                                   IntegerScratchFloats(max_inner, activations), Bf16ScratchFloats(max_inner)});
   impl_->scratch_floats = CeilDiv(floats, 16) * 16;
-  for (size_t thread = 0; thread < pool.n_threads(); ++thread) {
-    impl_->scratch.push_back(MakeScratch(impl_->all_floats()));
-  }
-  impl_->cursors.resize(pool.n_threads());
+  impl_->workers.resize(pool.n_threads());
+  for (Worker& worker : impl_->workers) worker.scratch = MakeScratch(impl_->all_floats());
 }
 
 MatMul::~MatMul() = default;
 
 void MatMul::Impl::RunTask(std::span<const MatMulJob> jobs, std::span<const Panel> group, size_t strip,
-                           float* buffers) const {
+                           Worker& worker) const {
   const Path path = group[0].path;
-  std::array<StripArgs, kMaxBf16Group> strips;
+  const std::span<StripArgs> strips(worker.strips.data(), group.size());
   for (size_t i = 0; i < group[0].n_jobs; ++i) {
     const bool ends_swiglu = i > 0 && jobs[group[0].job + i - 1].swiglu;
-    float* up = buffers + scratch_floats;
+    float* up = worker.scratch.get() + scratch_floats;
     for (size_t p = 0; p < group.size(); ++p) {
       strips[p] = TaskList::StripOf(jobs, group[p], i, strip);
-      strips[p].scratch = buffers;
+      strips[p].scratch = worker.scratch.get();
       if (!ends_swiglu) continue;
       UseBuffer(path, up, strips[p]);
       up += group[p].n_rows * kSwiGluPitch;
@@ -105,7 +105,7 @@ void MatMul::Impl::RunTask(std::span<const MatMulJob> jobs, std::span<const Pane
         RunIntegerStrip(strips[0], activations, prepared);
         break;
       case Path::kBf16:
-        RunBf16Strips({strips.data(), group.size()}, prepared);
+        RunBf16Strips(strips, prepared);
         break;
       case Path::kBlas:
         RunBlasStrip(strips[0]);
@@ -131,15 +131,15 @@ void MatMul::Run(std::span<const MatMulJob> jobs) {
     NM_CHECK(job.x.cols % Info(job.w.dtype).block_elems == 0);
   }
   impl.tasks.Build(jobs, impl.activations, impl.pool.n_threads());
-  std::fill(impl.cursors.begin(), impl.cursors.end(), Cursor{});
+  for (Worker& worker : impl.workers) worker.panel = 0;
   impl.pool.ParallelFor(impl.tasks.n_tasks(), [&](size_t task, size_t thread) {
-    size_t& at = impl.cursors[thread].panel;
-    std::span<const Panel> group = impl.tasks.Group(at);
-    while (task - group[0].first_task >= group[0].n_strips) group = impl.tasks.Group(at += group.size());
-    impl.RunTask(jobs, group, task - group[0].first_task, impl.scratch[thread].get());
+    Worker& worker = impl.workers[thread];
+    std::span<const Panel> group = impl.tasks.Group(worker.panel);
+    while (task - group[0].first_task >= group[0].n_strips) group = impl.tasks.Group(worker.panel += group.size());
+    impl.RunTask(jobs, group, task - group[0].first_task, worker);
   });
 }
 
-size_t MatMul::scratch_bytes() const { return impl_->scratch.size() * impl_->all_floats() * sizeof(float); }
+size_t MatMul::scratch_bytes() const { return impl_->workers.size() * impl_->all_floats() * sizeof(float); }
 
 }  // namespace npumoe

@@ -81,7 +81,7 @@ void PutTogether(std::span<const MatMulJob> jobs, std::span<Panel> panels) {
     return a.path == b.path && a.n_jobs == b.n_jobs && x.swiglu == y.swiglu && x.x.cols == y.x.cols &&
            x.y.cols == y.y.cols;
   };
-  for (uint32_t i = 0; Panel& panel : panels) {
+  for (uint32_t i = 0; Panel & panel : panels) {
     panel.group = i++;
     panel.n_group = 1;
     panel.group_rows = panel.n_rows;

@@ -37,8 +37,8 @@ struct Panel {
 };
 
 // Puts panels of few rows into groups with panels of many, where the kernel knows groups (bf16_strip.h), and so changes
-// their order. Few rows take as long as their weights come from memory, with many rows memory is idle; the groups come to
-// read about as many weights per row of x as each other.
+// their order. Few rows take as long as their weights come from memory, with many rows memory is idle; the groups come
+// to read about as many weights per row of x as each other.
 void PutTogether(std::span<const MatMulJob> jobs, std::span<Panel> panels);
 
 // A task is one strip of a panel, or of each panel of a group.
