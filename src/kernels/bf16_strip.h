@@ -35,9 +35,9 @@ inline constexpr size_t kBf16Piece = 2048;
 
 // A product of few rows of x waits for its weights, one of many leaves memory idle: they are multiplied in turn. So many
 // rows are few; a group has so many products at most, whose x together have so many rows (144 of 2048 elements are
-// 590 KiB of a second-level cache of 1 MiB). Measured: 25 to 40 rows as few ones are the same within noise, groups of
-// 192 and 240 rows 1 % slower.
-inline constexpr size_t kBf16FewRows = 31;
+// 590 KiB of a second-level cache of 1 MiB). Measured: with 20 or 31 rows as few ones 1 to 3 % slower; 112, 176 or 192
+// rows in a group up to 2 % slower.
+inline constexpr size_t kBf16FewRows = 15;
 inline constexpr size_t kMaxBf16Group = 8;
 inline constexpr size_t kBf16GroupRows = 144;
 

@@ -67,9 +67,9 @@ TEST(PutTogether, FewRowsGoWhereTheFewestWeightsPerRowAreRead) {
 
 TEST(PutTogether, NoMoreThanAGroupHolds) {
   List rows, panels;
-  for (const size_t m : {96u, 31u, 31u, 31u}) rows.Add(m);  // 96 + 31 = 127, with another 158
+  for (const size_t m : {96u, 15u, 15u, 15u, 15u}) rows.Add(m);  // 141 without the last, 156 with it
   PutTogether(rows.jobs, rows.panels);
-  EXPECT_EQ(RowsOfGroups(rows.panels), (Groups{{96, 31}, {31}, {31}}));
+  EXPECT_EQ(RowsOfGroups(rows.panels), (Groups{{96, 15, 15, 15}, {15}}));
   panels.Add(40);
   for (size_t i = 0; i < kMaxBf16Group; ++i) panels.Add(1);
   PutTogether(panels.jobs, panels.panels);
@@ -85,7 +85,7 @@ TEST(PutTogether, OnlyWhatIsAlikeAndOnlyWhereTheKernelKnowsGroups) {
   list.Add(4, 768, 2048, Path::kBf16, true);  // ends in SwiGLU
   list.Add(kBf16FewRows + 1);                 // not few
   PutTogether(list.jobs, list.panels);
-  EXPECT_EQ(RowsOfGroups(list.panels), (Groups{{64}, {4}, {4}, {4}, {4}, {32}}));
+  EXPECT_EQ(RowsOfGroups(list.panels), (Groups{{64}, {4}, {4}, {4}, {4}, {16}}));
   List integers;
   for (const size_t rows : {64u, 4u}) integers.Add(rows, 768, 2048, Path::kInteger);
   PutTogether(integers.jobs, integers.panels);
