@@ -21,7 +21,7 @@
 
 namespace npumoe {
 
-// Whether RunBf16Strip takes weights of this type, on the CPU and SIMD target in use.
+// Whether RunBf16Strips takes weights of this type, on the CPU and SIMD target in use.
 bool HasBf16Strip(DType dtype, Activations activations);
 
 // Most rows of x and most weight rows per call; multiples of the steps are best. See integer_strip.h.
