@@ -109,15 +109,16 @@ class Parser {
     return value;
   }
 
-  template <typename T>
-  Result<T> Read(std::string_view what) {
-    if (left() < sizeof(T)) {
-      return Corrupt("file ends at byte {} inside {}", bytes_.size(), what);
-    }
+  // `what()` is the subject of a message. It is made only when there is one: a file may have a million records, and
+  // making a name printable takes longer than reading it.
+  template <typename T, typename What>
+  Result<T> Read(const What& what) {
+    if (left() < sizeof(T)) return Corrupt("file ends at byte {} inside {}", bytes_.size(), what());
     return Take<T>();
   }
 
-  Result<std::string_view> ReadString(std::string_view what);
+  template <typename What>
+  Result<std::string_view> ReadString(const What& what);
   Status ReadHeader();
   Status ReadMetadata();
   Result<GgufValue> ReadValue(ValueType type, const std::string& key);
@@ -130,7 +131,8 @@ class Parser {
   Result<GgufValue> ReadNumber(const std::string& key);
   Result<uint64_t> Alignment() const;
   Result<TensorRecord> ReadTensor(uint64_t index);
-  Result<Shape> ReadShape(const std::string& what);
+  template <typename What>
+  Result<Shape> ReadShape(const What& what);
   Status ReadTensors();
   Status PlaceTensors(const std::vector<TensorRecord>& records);
 
@@ -142,9 +144,10 @@ class Parser {
   GgufContents contents_;
 };
 
-Result<std::string_view> Parser::ReadString(std::string_view what) {
+template <typename What>
+Result<std::string_view> Parser::ReadString(const What& what) {
   NM_TRY_VAR(const uint64_t length, Read<uint64_t>(what));
-  if (length > left()) return Corrupt("{} has {} bytes, file has {} left", what, length, left());
+  if (length > left()) return Corrupt("{} has {} bytes, file has {} left", what(), length, left());
   const std::string_view text(reinterpret_cast<const char*>(bytes_.data()) + at_, length);
   at_ += length;
   return text;
@@ -193,7 +196,7 @@ GgufArray Parser::ReadNumbers(uint64_t count) {
 
 template <typename File, typename Wide>
 Result<GgufValue> Parser::ReadNumber(const std::string& key) {
-  NM_TRY_VAR(const File value, Read<File>("the value of key '" + Printable(key) + "'"));
+  NM_TRY_VAR(const File value, Read<File>([&] { return "the value of key '" + Printable(key) + "'"; }));
   return GgufValue(static_cast<Wide>(value));
 }
 
@@ -224,8 +227,9 @@ Result<GgufArray> Parser::ReadStrings(uint64_t count, const std::string& key) {
 }
 
 Result<GgufArray> Parser::ReadArray(const std::string& key) {
-  NM_TRY_VAR(const auto type_id, Read<uint32_t>("the array of key '" + Printable(key) + "'"));
-  NM_TRY_VAR(const auto count, Read<uint64_t>("the array of key '" + Printable(key) + "'"));
+  const auto what = [&] { return "the array of key '" + Printable(key) + "'"; };
+  NM_TRY_VAR(const auto type_id, Read<uint32_t>(what));
+  NM_TRY_VAR(const auto count, Read<uint64_t>(what));
   const auto type = static_cast<ValueType>(type_id);
   if (type == ValueType::kArray) return Corrupt("key '{}': arrays of arrays are not supported", Printable(key));
   const uint64_t min_bytes = type_id < kMinElementBytes.size() ? kMinElementBytes[type_id] : 0;
@@ -289,12 +293,12 @@ Result<GgufValue> Parser::ReadValue(ValueType type, const std::string& key) {
     case ValueType::kF64:
       return ReadNumber<double, double>(key);
     case ValueType::kBool: {
-      NM_TRY_VAR(const auto value, Read<uint8_t>("the value of key '" + Printable(key) + "'"));
+      NM_TRY_VAR(const auto value, Read<uint8_t>([&] { return "the value of key '" + Printable(key) + "'"; }));
       if (value > 1) return Corrupt("key '{}': bool is {}, wanted 0 or 1", Printable(key), value);
       return GgufValue(value == 1);
     }
     case ValueType::kString: {
-      NM_TRY_VAR(const auto text, ReadString("the string of key '" + Printable(key) + "'"));
+      NM_TRY_VAR(const auto text, ReadString([&] { return "the string of key '" + Printable(key) + "'"; }));
       return GgufValue(text);
     }
     case ValueType::kArray: {
@@ -307,17 +311,17 @@ Result<GgufValue> Parser::ReadValue(ValueType type, const std::string& key) {
 
 Status Parser::ReadMetadata() {
   for (uint64_t i = 0; i < n_metadata_; ++i) {
-    const std::string what = fmt::format("metadata record {} of {}", i, n_metadata_);
-    NM_TRY_VAR(const auto key_text, ReadString("the key of " + what));
-    if (key_text.empty()) return Corrupt("{} has an empty key", what);
+    const auto what = [&] { return fmt::format("metadata record {} of {}", i, n_metadata_); };
+    NM_TRY_VAR(const auto key_text, ReadString([&] { return "the key of " + what(); }));
+    if (key_text.empty()) return Corrupt("{} has an empty key", what());
     if (key_text.size() > kMaxKeyBytes) {
-      return Corrupt("the key of {} has {} bytes, wanted at most {}", what, key_text.size(), kMaxKeyBytes);
+      return Corrupt("the key of {} has {} bytes, wanted at most {}", what(), key_text.size(), kMaxKeyBytes);
     }
-    std::string key(key_text);
-    if (contents_.metadata.contains(key)) return Corrupt("key '{}' occurs twice", Printable(key));
-    NM_TRY_VAR(const auto type_id, Read<uint32_t>("the type of key '" + Printable(key) + "'"));
-    NM_TRY_VAR(auto value, ReadValue(static_cast<ValueType>(type_id), key));
-    contents_.metadata.emplace(std::move(key), std::move(value));
+    const auto [record, is_new] = contents_.metadata.try_emplace(std::string(key_text));
+    const std::string& key = record->first;
+    if (!is_new) return Corrupt("key '{}' occurs twice", Printable(key));
+    NM_TRY_VAR(const auto type_id, Read<uint32_t>([&] { return "the type of key '" + Printable(key) + "'"; }));
+    NM_TRY_VAR(record->second, ReadValue(static_cast<ValueType>(type_id), key));
   }
   return Ok{};
 }
@@ -333,49 +337,50 @@ Result<uint64_t> Parser::Alignment() const {
   return *alignment;
 }
 
-Result<Shape> Parser::ReadShape(const std::string& what) {
+template <typename What>
+Result<Shape> Parser::ReadShape(const What& what) {
   NM_TRY_VAR(const auto n_dims, Read<uint32_t>(what));
-  if (n_dims == 0 || n_dims > kMaxRank) return Corrupt("{}: {} dimensions, wanted 1 to {}", what, n_dims, kMaxRank);
+  if (n_dims == 0 || n_dims > kMaxRank) return Corrupt("{}: {} dimensions, wanted 1 to {}", what(), n_dims, kMaxRank);
   Shape shape;
   shape.rank = n_dims;
   size_t n_elems = 1;
   for (uint32_t i = 0; i < n_dims; ++i) {
     NM_TRY_VAR(const auto extent, Read<uint64_t>(what));
-    if (extent == 0) return Corrupt("{}: dimension {} is 0", what, i);
+    if (extent == 0) return Corrupt("{}: dimension {} is 0", what(), i);
     shape.dims[n_dims - 1 - i] = extent;  // the file lists the innermost dimension first
     const auto product = CheckedMul(n_elems, extent);
-    if (!product.ok() || *product > INT64_MAX) return Corrupt("{}: dimension {} of {} overflows", what, i, extent);
+    if (!product.ok() || *product > INT64_MAX) return Corrupt("{}: dimension {} of {} overflows", what(), i, extent);
     n_elems = *product;
   }
   return shape;
 }
 
 Result<Parser::TensorRecord> Parser::ReadTensor(uint64_t index) {
-  const std::string number = fmt::format("tensor {} of {}", index, n_tensors_);
+  const auto number = [&] { return fmt::format("tensor {} of {}", index, n_tensors_); };
   TensorRecord record{};
-  NM_TRY_VAR(record.name, ReadString("the name of " + number));
-  if (record.name.empty()) return Corrupt("{} has an empty name", number);
+  NM_TRY_VAR(record.name, ReadString([&] { return "the name of " + number(); }));
+  if (record.name.empty()) return Corrupt("{} has an empty name", number());
   if (record.name.size() > kMaxTensorNameBytes) {
-    return Corrupt("the name of {} has {} bytes, wanted at most {}", number, record.name.size(), kMaxTensorNameBytes);
+    return Corrupt("the name of {} has {} bytes, wanted at most {}", number(), record.name.size(), kMaxTensorNameBytes);
   }
-  const std::string what = "tensor '" + Printable(record.name) + "'";
+  const auto what = [&] { return "tensor '" + Printable(record.name) + "'"; };
   NM_TRY_VAR(record.shape, ReadShape(what));
   NM_TRY_VAR(const auto type_id, Read<uint32_t>(what));
   NM_TRY_VAR(record.offset, Read<uint64_t>(what));
   if (record.offset > bytes_.size()) {
-    return Corrupt("{}: offset {} lies outside the file of {} bytes", what, record.offset, bytes_.size());
+    return Corrupt("{}: offset {} lies outside the file of {} bytes", what(), record.offset, bytes_.size());
   }
   const auto dtype = DTypeFromGguf(type_id);
   if (!dtype) {
-    return MakeError(Code::kUnsupported, "{}: {}: tensor type {} is not supported, wanted one of {}", name_, what,
+    return MakeError(Code::kUnsupported, "{}: {}: tensor type {} is not supported, wanted one of {}", name_, what(),
                      TypeText(type_id), SupportedTypes());
   }
   record.dtype = *dtype;
   const auto size_bytes = ByteSize(*dtype, record.shape);
-  if (!size_bytes.ok()) return Corrupt("{}: {}", what, size_bytes.error().message);
+  if (!size_bytes.ok()) return Corrupt("{}: {}", what(), size_bytes.error().message);
   record.size_bytes = *size_bytes;
   if (record.size_bytes > bytes_.size()) {
-    return Corrupt("{}: {} {} takes {} bytes, file has {}", what, Info(*dtype).name, record.shape.ToString(),
+    return Corrupt("{}: {} {} takes {} bytes, file has {}", what(), Info(*dtype).name, record.shape.ToString(),
                    record.size_bytes, bytes_.size());
   }
   return record;
@@ -401,18 +406,18 @@ Status Parser::PlaceTensors(const std::vector<TensorRecord>& records) {
   uint64_t next = 0;  // from the start of the data
   uint64_t end = 0;
   for (const TensorRecord& record : records) {
-    const std::string what = "tensor '" + Printable(record.name) + "'";
+    const auto what = [&] { return "tensor '" + Printable(record.name) + "'"; };
     if (record.offset != next) {
-      return Corrupt("{}: data offset {}, wanted {} (after the tensor before it, alignment {})", what, record.offset,
+      return Corrupt("{}: data offset {}, wanted {} (after the tensor before it, alignment {})", what(), record.offset,
                      next, alignment);
     }
     end = contents_.data_offset + record.offset + record.size_bytes;
     if (end > bytes_.size()) {
-      return Corrupt("{}: data ends at byte {}, file has {}: it is cut off", what, end, bytes_.size());
+      return Corrupt("{}: data ends at byte {}, file has {}: it is cut off", what(), end, bytes_.size());
     }
     next = round_up(record.offset + record.size_bytes);
     const TensorView view{record.dtype, record.shape, bytes_.data() + contents_.data_offset + record.offset};
-    if (!contents_.tensors.emplace(record.name, view).second) return Corrupt("{} occurs twice", what);
+    if (!contents_.tensors.emplace(record.name, view).second) return Corrupt("{} occurs twice", what());
   }
   // Some writers leave out the padding after the last tensor, but none writes a part of it.
   if (!records.empty() && bytes_.size() > end && bytes_.size() < contents_.data_offset + next) {

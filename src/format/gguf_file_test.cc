@@ -250,5 +250,14 @@ TEST_F(GgufFileTest, MemoryIsBoundedByTheFile) {
   }
 }
 
+// A million keys are read in the time that a million keys take: no text for messages is made of those that are good.
+TEST_F(GgufFileTest, KeysAskForNoMoreThanTheyTake) {
+  std::string bytes = Header(3, 0, 1000);
+  for (uint32_t i = 1000; i < 2000; ++i) bytes += Kv(std::string(60, '\xFF') + std::to_string(i), kU32, U32(i));
+  const size_t before = AllocatedBytes();
+  { ASSERT_TRUE(ParseGguf(std::as_bytes(std::span(bytes)), "m").ok()); }
+  EXPECT_LT(AllocatedBytes() - before, 4 * bytes.size());
+}
+
 }  // namespace
 }  // namespace npumoe
