@@ -52,6 +52,7 @@ class TaskRun {
       NM_TRY_VAR(ItemLog opened, ItemLog::Open(options_.log_path, Header()));
       log.emplace(std::move(opened));
     }
+    if (log) NM_TRY(CheckKind(*log));
     NM_TRY(OpenSessions());
     std::vector<ItemRecord> records;
     for (uint64_t item = 0; item < n_wanted_; ++item) {
@@ -80,6 +81,7 @@ class TaskRun {
  private:
   Status ReadOptions();
   Status OpenSessions();
+  Status CheckKind(const ItemLog& log) const;
   LogHeader Header() const;
   Result<ItemRecord> RunItem(uint64_t item);
   Status RunChoice(ItemRecord& record);
@@ -148,6 +150,22 @@ Status TaskRun::OpenSessions() {
   if (exact_ == nullptr) return Ok{};
   NM_TRY_VAR(exact_session_, exact_->NewSession());
   exact_scorer_.emplace(*exact_session_, exact_->info().vocab_size, /*shares_prefix=*/true);
+  return Ok{};
+}
+
+// Before anything is computed: what is in the log will be scored together with it.
+Status TaskRun::CheckKind(const ItemLog& log) const {
+  for (const auto& [item, record] : log.records()) {
+    if (record.is_choice() != !choices_.empty() || HasExact(record) != (exact_ != nullptr)) {
+      return MakeError(Code::kCorruptFile, "{}: item {} is of another kind of task", options_.log_path, item);
+    }
+    if (choices_.empty()) continue;
+    if (item >= choices_.size() || record.gold != choices_[item].gold ||
+        record.log_probs.size() != choices_[item].endings.size()) {
+      return MakeError(Code::kCorruptFile, "{}: item {} has other endings than that of {}", options_.log_path, item,
+                       options_.data_name);
+    }
+  }
   return Ok{};
 }
 
@@ -241,9 +259,6 @@ Result<TaskReport> TaskRun::Report(const std::vector<ItemRecord>& records) const
   report.n_resumed = n_resumed_;
   report.n_wanted = n_wanted_;
   for (const ItemRecord& record : records) {
-    if (record.is_choice() != !choices_.empty() || (exact_ != nullptr) != HasExact(record)) {
-      return MakeError(Code::kCorruptFile, "{}: item {} is of another kind of task", options_.log_path, record.item);
-    }
     report.n_cut += record.is_cut ? 1 : 0;
     report.expert_rows += record.expert_rows;
     report.rows_dropped += record.rows_dropped;

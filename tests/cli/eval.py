@@ -168,6 +168,24 @@ class Eval(Case):
         self.fails(1, "No such file", *self.task, "--resume", self.dir / "no" / "such.jsonl")
         self.fails(1, "", *self.task, "--resume", self.dir)
 
+    def test_records_of_another_kind_are_refused_before_anything_is_computed(self):
+        log, needles = self.dir / "kind.jsonl", self.dir / "needles.jsonl"
+        self.ok("eval", self.model, "--task", "needle-single", "--length", "100", "--limit", "2", "--resume", needles)
+        self.ok(*self.task, "--resume", log, "--limit", "2")
+        lines, found = log.read_text().splitlines(), needles.read_text().splitlines()
+        last = json.loads(lines[2])
+        more = {**last, "log_probs": last["log_probs"][:3], "n_tokens": last["n_tokens"][:3],
+                "n_characters": last["n_characters"][:3], "gold": 1}
+        for part, line in (("item 1 is of another kind of task", found[2]),
+                           ("item 1 has other endings than that of", json.dumps(more)),
+                           ("item 1 has other endings than that of", json.dumps({**last, "gold": 0})),
+                           ("item 8 has other endings than that of", json.dumps({**last, "item": 8}))):
+            with self.subTest(line=line):
+                log.write_text("\n".join([*lines[:2], line]) + "\n")
+                before = log.read_bytes()
+                self.fails(1, part, *self.task, "--resume", log)
+                self.assertEqual(log.read_bytes(), before)  # six items are missing, and none was added
+
     def test_an_interrupted_run_reports_what_it_has_and_goes_on(self):
         log = self.dir / "stopped.jsonl"
         data = self.write("many.txt", hellaswag(20000))
