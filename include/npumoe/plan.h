@@ -3,11 +3,11 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "npumoe/go_on.h"
 #include "npumoe/result.h"
 
 namespace npumoe {
@@ -15,10 +15,6 @@ namespace npumoe {
 // Relative error of a stage's outputs that "auto" allows. On the demo model it stands between lut6 (3 %, perplexity of
 // held-out text within 0.2 %) and lut4 (13 %, up to 2 %); the tables are in docs/weights.md.
 inline constexpr double kMaxWeightError = 0.05;
-
-// Whether work shall go on (the planner has the same alias); asked on the thread that works, again and again: planning a
-// large model takes minutes.
-using GoOnFn = std::function<bool()>;
 
 struct PlanOptions {
   std::string npu = "m2-max";        // a name of DescribeNpus(), or "coreml": this machine's

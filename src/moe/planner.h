@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,6 +12,7 @@
 #include "moe/plan.h"
 #include "moe/routing_stats.h"
 #include "npu/spec.h"
+#include "npumoe/go_on.h"
 
 namespace npumoe {
 
@@ -38,9 +38,6 @@ struct PlanWithReasons {
 
 // 32 hex digits over all of the statistics: what a plan was made from.
 std::string StatsHash(const RoutingStats& stats);
-
-// Whether work shall go on; asked on the thread that works.
-using GoOnFn = std::function<bool()>;
 
 // Fails (kUnsupported) when not even one expert fits a program, naming the limit, and with kCancelled soon after `go_on`,
 // asked at least once a layer, said no. `stats` may be of any chunk lengths; experts never seen keep a place.
