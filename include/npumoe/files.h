@@ -15,7 +15,8 @@ namespace npumoe {
 // refused.
 Status WriteOutputFile(const std::string& path, std::string_view bytes);
 
-// Removes the temporary files of all outputs that are being written, in every thread. Async-signal-safe: for a handler
+// Removes the temporary files of all outputs that are being written, in every thread, and the finished parts of those
+// that need more. Async-signal-safe: for a handler
 // that ends the program at once.
 void RemoveUnfinishedFiles() noexcept;
 

@@ -21,24 +21,25 @@ namespace npumoe {
 
 namespace {
 
-// Names of the temporary files that exist, for RemoveUnfinishedFiles: a signal handler may neither lock nor allocate. A
-// file that finds no slot, or whose name is longer than one, stays behind when the program ends at once.
+// Names of the temporary files that exist, and of files and folders that nobody will want unless more is done, for
+// RemoveUnfinishedFiles: a signal handler may neither lock nor allocate. One that finds no slot, or whose name is longer
+// than one, stays behind when the program ends at once.
 struct Unfinished {
-  enum State { kFree, kChanging, kNamed };
+  enum State { kFree, kChanging, kFile, kFolder };
   std::atomic<int> state{kFree};
   char name[4096] = {};
 };
-constexpr size_t kMaxUnfinished = 32;
+constexpr size_t kMaxUnfinished = 64;  // of half a dozen at most, but for models in many parts
 std::array<Unfinished, kMaxUnfinished> unfinished;
 static_assert(std::atomic<int>::is_always_lock_free);
 
 // Its slot, or -1.
-int AddUnfinished(const std::string& path) {
+int AddUnfinished(const std::string& path, Unfinished::State kind = Unfinished::kFile) {
   for (size_t i = 0; i < kMaxUnfinished && path.size() < sizeof unfinished[i].name; ++i) {
     int free = Unfinished::kFree;
     if (!unfinished[i].state.compare_exchange_strong(free, Unfinished::kChanging)) continue;
     std::memcpy(unfinished[i].name, path.c_str(), path.size() + 1);
-    unfinished[i].state = Unfinished::kNamed;
+    unfinished[i].state = kind;
     return static_cast<int>(i);
   }
   return -1;
@@ -88,8 +89,28 @@ Result<std::string> ReadFile(const std::string& path, size_t limit_bytes) {
 
 void RemoveUnfinishedFiles() noexcept {
   for (Unfinished& file : unfinished) {
-    if (file.state == Unfinished::kNamed) ::unlink(file.name);
+    if (file.state == Unfinished::kFile) ::unlink(file.name);
   }
+  for (Unfinished& folder : unfinished) {
+    if (folder.state == Unfinished::kFolder) ::rmdir(folder.name);  // one that holds something else stays
+  }
+}
+
+UnfinishedPath::UnfinishedPath(std::string path, bool is_folder)
+    : path_(std::move(path)), slot_(AddUnfinished(path_, is_folder ? Unfinished::kFolder : Unfinished::kFile)) {}
+
+UnfinishedPath::UnfinishedPath(UnfinishedPath&& other) noexcept
+    : path_(std::exchange(other.path_, {})), slot_(std::exchange(other.slot_, -1)) {}
+
+UnfinishedPath::~UnfinishedPath() {
+  std::error_code ignored;
+  if (!path_.empty()) std::filesystem::remove(path_, ignored);
+  ForgetUnfinished(slot_);
+}
+
+void UnfinishedPath::Keep() {
+  path_.clear();
+  ForgetUnfinished(std::exchange(slot_, -1));
 }
 
 Status WriteFileAtomic(const std::string& path, std::string_view bytes) {

@@ -19,6 +19,21 @@ Result<std::string> ReadFile(const std::string& path, size_t limit_bytes = size_
 // Writes `path` through a temporary file in the same folder and a rename. On failure nothing is left.
 Status WriteFileAtomic(const std::string& path, std::string_view bytes);
 
+// A file, or a folder for what it will hold, that is of no use until more is done: removed at the end of its life, or of
+// the program (RemoveUnfinishedFiles), unless Keep was called. A folder that holds anything else stays.
+class UnfinishedPath {
+ public:
+  UnfinishedPath(std::string path, bool is_folder);
+  UnfinishedPath(UnfinishedPath&& other) noexcept;
+  UnfinishedPath& operator=(UnfinishedPath&&) = delete;
+  ~UnfinishedPath();
+  void Keep();
+
+ private:
+  std::string path_;  // empty: kept
+  int slot_ = -1;     // among those that RemoveUnfinishedFiles knows
+};
+
 // The same for files too large for memory: append, then Commit. Without Commit the destructor removes the
 // temporary file. One thread at a time.
 class AtomicFile {

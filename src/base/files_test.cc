@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <vector>
 
 #include "base/mapped_file.h"
 #include "npumoe/files.h"
@@ -54,6 +55,43 @@ TEST_F(Files, UnfinishedOnesCanBeRemovedAtOnce) {
   EXPECT_EQ(Count(), 3u);
   RemoveUnfinishedFiles();
   EXPECT_EQ(Count(), 2u);
+}
+
+TEST_F(Files, UnfinishedPathsAreRemovedUnlessKept) {
+  const auto fill = [&] {
+    std::filesystem::create_directory(Path("folder"));
+    EXPECT_TRUE(WriteFileAtomic(Path("folder/part"), "1").ok());
+  };
+  const auto names = [&] {
+    std::vector<UnfinishedPath> paths;
+    paths.emplace_back(Path("folder"), true);
+    paths.emplace_back(Path("folder/part"), false);
+    return paths;
+  };
+  fill();
+  {
+    const auto paths = names();
+    RemoveUnfinishedFiles();
+    EXPECT_FALSE(std::filesystem::exists(Path("folder")));
+  }
+  fill();
+  {
+    auto paths = names();
+    while (!paths.empty()) paths.pop_back();
+    EXPECT_FALSE(std::filesystem::exists(Path("folder")));
+  }
+  fill();
+  {
+    auto paths = names();
+    for (UnfinishedPath& path : paths) path.Keep();
+    RemoveUnfinishedFiles();
+  }
+  EXPECT_TRUE(std::filesystem::exists(Path("folder/part")));
+  {
+    const UnfinishedPath shared(Path("folder"), true);  // somebody else's file is in it
+    RemoveUnfinishedFiles();
+  }
+  EXPECT_TRUE(std::filesystem::exists(Path("folder/part")));
 }
 
 TEST_F(Files, ReadNamesPathAndReason) {

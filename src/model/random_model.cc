@@ -129,15 +129,20 @@ std::string SplitName(const std::string& stem, size_t part, size_t n, const char
 // Removes what was written unless Keep is called.
 class Cleanup {
  public:
+  Cleanup() = default;
+  Cleanup(const Cleanup&) = delete;
+  Cleanup& operator=(const Cleanup&) = delete;
   ~Cleanup() {
-    std::error_code ignored;
-    for (auto path = paths_.rbegin(); path != paths_.rend(); ++path) std::filesystem::remove(*path, ignored);
+    while (!paths_.empty()) paths_.pop_back();  // what is in a folder goes before it
   }
-  void Add(std::string path) { paths_.push_back(std::move(path)); }
-  void Keep() { paths_.clear(); }
+  void Add(std::string path) { paths_.emplace_back(std::move(path), /*is_folder=*/false); }
+  void AddFolder(std::string path) { paths_.emplace_back(std::move(path), /*is_folder=*/true); }
+  void Keep() {
+    for (UnfinishedPath& path : paths_) path.Keep();
+  }
 
  private:
-  std::vector<std::string> paths_;
+  std::vector<UnfinishedPath> paths_;
 };
 
 uint64_t FileBytes(const std::string& path) {
@@ -210,7 +215,7 @@ Result<uint64_t> WriteFolder(const RandomModelSpec& spec, const Family& family, 
     if (!std::filesystem::create_directory(folder, error)) {
       return MakeError(Code::kIo, "{}: cannot make the folder: {}", folder, error.message());
     }
-    cleanup.Add(folder);
+    cleanup.AddFolder(folder);
   }
   uint64_t n_bytes = 0;
   const auto parts = Partition(plan, spec.n_splits);
