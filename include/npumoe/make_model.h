@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,9 +20,9 @@ struct MakeModelOptions {
   uint32_t vocab_size = 0;   // 0 = the shape's
   uint32_t n_experts = 0, top_k = 0, dim = 0, expert_dim = 0;  // 0 = the shape's
   uint64_t seed = 1;
-  double zipf = 0.35;          // router skew; 0 = even
+  std::optional<double> zipf;  // router skew, -100 to 100; 0 = even; empty = 0.35
   bool hugging_face = false;   // write a folder with safetensors instead of GGUF
-  bool merged_experts = true;  // GGUF: one tensor for all experts of a projection
+  bool merged_experts = true;  // GGUF: one tensor for all experts of a projection; a dense shape takes true only
   uint32_t n_splits = 1;
   std::function<bool()> keep_going;  // asked every few megabytes; false ends with kCancelled and leaves nothing
 };

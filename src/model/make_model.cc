@@ -29,9 +29,11 @@ Result<uint64_t> MakeModel(const MakeModelOptions& options, const std::string& p
   replace(config.n_layers, options.n_layers);
   replace(config.vocab_size, options.vocab_size);
   replace(config.dim, options.dim);
-  if (config.n_experts == 0 && (options.n_experts != 0 || options.top_k != 0 || options.expert_dim != 0)) {
-    return MakeError(Code::kInvalidArgument, "shape '{}' is dense: it takes no number or width of experts",
-                     options.shape);
+  const bool about_experts = options.n_experts != 0 || options.top_k != 0 || options.expert_dim != 0 || options.zipf ||
+                             !options.merged_experts;
+  if (config.n_experts == 0 && about_experts) {
+    return MakeError(Code::kInvalidArgument,
+                     "shape '{}' is dense: it takes no number, width, use or layout of experts", options.shape);
   }
   replace(config.n_experts, options.n_experts);
   replace(config.top_k, options.top_k);
@@ -39,7 +41,7 @@ Result<uint64_t> MakeModel(const MakeModelOptions& options, const std::string& p
   if (config.n_experts > 0)
     config.dense_layer.assign(std::min(config.n_layers, kMaxLayers), false);  // Validate refuses more
   spec.seed = options.seed;
-  spec.zipf = options.zipf;
+  spec.zipf = options.zipf.value_or(spec.zipf);
   spec.format = options.hugging_face ? CheckpointFormat::kHuggingFace : CheckpointFormat::kGguf;
   spec.merged_experts = options.merged_experts;
   spec.n_splits = options.n_splits;
