@@ -145,6 +145,7 @@ class Engine {
   const ModelInfo& info() const;
   const EngineOptions& options() const;  // with 0s replaced by what was chosen
   RunIdentity identity() const;          // costs milliseconds
+  PlanLengths plan_lengths() const;      // zeros without an NPU
 
   // Text of a user: control tokens in it stay text unless `parse_special`. BOS is added when the model asks for it
   // and `add_special` is set.

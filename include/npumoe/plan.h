@@ -48,6 +48,11 @@ struct WeightErrorRow {
   double worst_expert = 0, worst_attention = 0;  // of one sample; the others are root mean squares over them
 };
 
+// What a plan made of the lengths that were asked for.
+struct PlanLengths {
+  uint32_t chunk_tokens = 0, batch_tokens = 0;  // of an attention dispatch; whose experts run together
+};
+
 struct PlanDocument {
   std::string json;
   std::vector<std::string> reasons;  // one line a decision, in layer order

@@ -59,6 +59,7 @@ struct CompiledProgram {
 struct CompileReport {
   std::string npu, plan;  // the spec's name; where the plan came from
   bool compiled = false;  // by Core ML, too
+  PlanLengths lengths;
   std::vector<CompiledProgram> programs;  // in layer order
 };
 

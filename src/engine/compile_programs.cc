@@ -164,6 +164,7 @@ Result<CompileReport> CompilePrograms(const std::string& model_path, const Engin
   CompileReport report;
   report.npu = setup.device->Spec().name;
   report.plan = setup.plan_source;
+  report.lengths = {setup.plan.chunk_tokens, setup.plan.moe_batch_tokens};
   report.compiled = setup.device->RealNow().has_value();
   if (chosen.out_dir.empty() && !report.compiled) chosen.out_dir = SidecarPath(model_path, "packages");
   if (!chosen.out_dir.empty()) {

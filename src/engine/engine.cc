@@ -77,6 +77,12 @@ RunIdentity Engine::identity() const {
   return identity;
 }
 
+PlanLengths Engine::plan_lengths() const {
+  if (impl_->npu == nullptr) return {};
+  const Plan& plan = impl_->npu->plan();
+  return {plan.chunk_tokens, plan.moe_batch_tokens};
+}
+
 std::vector<int32_t> Engine::Tokenize(std::string_view text, bool add_special, bool parse_special) const {
   return impl_->tokenizer.Encode(text, {add_special, parse_special});
 }
