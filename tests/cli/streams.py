@@ -139,6 +139,21 @@ class Streams(Case):
         self.assertEqual((process.returncode, out, err), (130, b"", b"npumoe: interrupted: nothing is written\n"))
         self.assertEqual((path.read_bytes(), list(self.dir.glob("kept.gguf.*"))), (b"old", []))
 
+    def test_a_second_ctrl_c_leaves_no_part_of_a_model(self):
+        folder = self.dir / "twice"
+        args = ["make-model", *self.SHAPE, "--layers", "200", "--hf", "--splits", "100", "-o", folder]
+        with self.start(*args) as process:
+            end = time.monotonic() + SECONDS
+            while not list(folder.glob("model-*.safetensors")):
+                self.assertLess(time.monotonic(), end)
+                time.sleep(0.01)
+            process.send_signal(signal.SIGINT)
+            process.send_signal(signal.SIGINT)  # wherever the first one has got to
+            out, err = process.communicate(timeout=SECONDS)
+        self.assertEqual((process.returncode, out), (130, b""))
+        self.assertRegex(err, rb"\Anpumoe: interrupted[^\n]*\n\Z")
+        self.assertFalse(folder.exists())
+
     def test_progress_on_a_terminal_is_one_line_that_goes_away(self):
         leader, follower = pty.openpty()
         with self.start("run", self.model, "-f", self.long_prompt(), "-c", "2000000", "-n", "1", "--no-display-prompt",
