@@ -32,6 +32,7 @@ struct BenchFlags {
   uint32_t batch = 2048, repetitions = 5, activation_bits = 0;
   double delay_seconds = 0;
   bool json = false, no_warmup = false, phimoe_llama_cpp = false;
+  const CLI::Option* output_option = nullptr;
 
   void AddTo(CLI::App& app) {
     app.add_option("-m,--model,model", models, "GGUF files or Hugging Face folders")->required();
@@ -45,15 +46,16 @@ struct BenchFlags {
     list("-d,--n-depth", depths, "tokens in the context before the timed ones [0]");
     list("-t,--threads", threads, "thread counts [all cores]");
     list("--ubatch-size", ubatches, "-ub: chunk lengths, prompt tokens computed together [512]");
-    app.add_option("-b,--batch-size", batch, "upper limit of -ub [2048]")->check(CLI::Range(1u, kMaxChunkTokens));
-    app.add_option("--cache-type-k", type_k, kCacheTypeText);
-    app.add_option("--cache-type-v", type_v, "-ctv: see -ctk");
-    app.add_option("--activation-bits", activation_bits, kActivationBitsText)->check(CLI::IsMember({8u, 16u}));
-    app.add_option("-r,--repetitions", repetitions, "timed runs of each test [5]")->check(CLI::Range(1u, 10000u));
+    app.add_option("-b,--batch-size", batch, "upper limit of -ub [2048]")->check(WholeIn(1, kMaxChunkTokens));
+    app.add_option("--cache-type-k", type_k, kCacheTypeText)->check(SilentMemberOf(kCacheTypes));
+    app.add_option("--cache-type-v", type_v, "-ctv: see -ctk")->check(SilentMemberOf(kCacheTypes));
+    app.add_option("--activation-bits", activation_bits, kActivationBitsText)->check(MemberOf({"8", "16"}));
+    app.add_option("-r,--repetitions", repetitions, "timed runs of each test [5]")->check(WholeIn(1, 10000));
     app.add_option("--delay", delay_seconds, "seconds to rest before each test")->check(NumberIn(0.0, 3600.0));
     app.add_flag("--no-warmup", no_warmup, "no untimed run before the timed ones");
-    app.add_option("-o,--output", format, "md, json, jsonl or csv [md]")
-        ->check(CLI::IsMember({"md", "json", "jsonl", "csv"}));
+    auto* output = app.add_option("-o,--output", format, "md, json, jsonl or csv [md]");
+    output_option = output;
+    output->check(MemberOf({"md", "json", "jsonl", "csv"}));
     app.add_flag("--json", json, "the same as -o json");
     app.add_flag("--phimoe-llama-cpp", phimoe_llama_cpp, "PhiMoE as llama.cpp computes it");
   }
@@ -129,13 +131,21 @@ Result<BenchPlan> MakePlan(const BenchFlags& flags) {
   if (!ubatches) return ubatches.error();
   if (std::ranges::find(*ubatches, 0u) != ubatches->end())
     return Error{Code::kInvalidArgument, "-ub: wants at least 1"};
-  for (uint32_t& ubatch : *ubatches) ubatch = std::min(ubatch, flags.batch);
+  for (uint32_t& ubatch : *ubatches) {
+    if (ubatch > flags.batch && !flags.ubatches.empty()) {
+      Note(fmt::format("note: -ub {}: chunks have {} tokens, as -b says", ubatch, flags.batch));
+    }
+    ubatch = std::min(ubatch, flags.batch);
+  }
   plan.ubatches = std::move(*ubatches);
   plan.columns.ubatch = plan.ubatches != std::vector<uint32_t>{512};
   const auto kv_type = ParseKvType(flags.type_k, flags.type_v);
   if (!kv_type) return kv_type.error();
   plan.kv_type = *kv_type;
   plan.columns.kv_type = plan.kv_type != KvType::kF16;
+  if (flags.json && flags.output_option->count() > 0 && flags.format != "json") {
+    return Error{Code::kInvalidArgument, fmt::format("--json: not with -o {}", flags.format)};
+  }
   const std::string format = flags.json ? "json" : flags.format;
   plan.format = format == "json"    ? BenchFormat::kJson
                 : format == "jsonl" ? BenchFormat::kJsonLines

@@ -72,11 +72,14 @@ int RunCache(const std::vector<std::string>& args) {
     const auto programs = ListPrograms(folder);
     return Finish(WriteOut(as_json ? ProgramsJson(programs, folder) : ProgramTable(programs, folder)));
   }
+  if (all && (failed || !keys.empty())) return UsageError("cache rm: --all: not with keys or --failed");
   if (keys.empty() && !all && !failed) return UsageError("cache rm: wants keys, --failed or --all");
   const auto programs = ListPrograms(folder);
   for (const std::string& key : keys) {
     const auto n = std::ranges::count_if(programs, [&](const CachedProgram& p) { return p.key.starts_with(key); });
-    if (n != 1) return UsageError(fmt::format("cache rm: '{}': {} programs begin so, wanted one", OneLine(key), n));
+    if (n == 1) continue;
+    return FailWith(
+        {Code::kNotFound, fmt::format("cache rm: '{}': {} programs begin so, wanted one", OneLine(key), n)});
   }
   const auto removed = RemovePrograms(folder, [&](const CachedProgram& program) {
     return all || (failed && !program.failure.empty()) ||

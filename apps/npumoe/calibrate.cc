@@ -47,7 +47,7 @@ struct CalibrateFlags {
         ->group(text);
     app.add_option("--max-tokens", max_tokens, "read no more in all, shared evenly among the texts; 0 = everything")
         ->take_last()
-        ->check(CLI::Range(uint64_t{0}, uint64_t{1} << 40))
+        ->check(WholeIn(0, uint64_t{1} << 40))
         ->group(text);
     app.add_option("-o,--output", output,
                    "file for the statistics; without it <model>.npumoe/routing_stats.json, where 'plan' and 'run' look")
@@ -159,6 +159,14 @@ int RunCalibrate(const std::vector<std::string>& args) {
   auto lengths = ParseList(flags.chunks, kMaxContextTokens, "--chunk");
   if (!lengths) return UsageError("calibrate: " + lengths.error().message);
   if (std::ranges::find(*lengths, 0u) != lengths->end()) return UsageError("calibrate: --chunk: lengths start at 1");
+  if (lengths->size() > kMaxChunkLengths) {
+    return UsageError(
+        fmt::format("calibrate: --chunk: wants at most {} lengths, got {}", kMaxChunkLengths, lengths->size()));
+  }
+  if (flags.files.size() > kMaxCalibrationTexts) {
+    return UsageError(
+        fmt::format("calibrate: --file: wants at most {} texts, got {}", kMaxCalibrationTexts, flags.files.size()));
+  }
   options.chunk_tokens = std::move(*lengths);
   options.max_tokens = flags.max_tokens;
   const std::string output =

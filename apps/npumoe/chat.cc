@@ -47,13 +47,14 @@ struct ChatFlags {
     app.add_option("--system-prompt", system_prompt, "-sys: system message")->take_last()->group(group);
     auto* format = app.add_option("--chat-template", chat_template, "built-in chat format instead of the model's own")
                        ->take_last()
+                       ->check(KnownChatFormat())
                        ->group(group);
     BindEnvironment(format, "CHAT_TEMPLATE");
     app.add_flag("--single-turn", single_turn, "-st: end after the first answer")->group(group);
     auto* max_option =
         app.add_option("-n,--n-predict,--max-tokens", max_tokens, "longest answer in tokens; -1 = no limit")
             ->take_last()
-            ->check(CLI::Range(int64_t{-2}, int64_t{1} << 40))
+            ->check(WholeIn(-2, uint64_t{1} << 40))
             ->group(group);
     BindEnvironment(max_option, "N_PREDICT");
     app.add_flag("--special", show_special, "print control tokens too")->group(group);
@@ -359,15 +360,13 @@ int RunChat(const std::vector<std::string>& args) {
   if (!options) return UsageError("chat: " + options.error().message);
   if (const Status filled = flags.npu.Fill(*options); !filled) return UsageError("chat: " + filled.error().message);
   if (const Status good = flags.npu.CheckNoTrace(); !good) return UsageError("chat: " + good.error().message);
-  if (const Status known = CheckChatFormat(flags.chat_template); !known) {
-    return UsageError("chat: " + known.error().message);
-  }
   const SamplerParams params = flags.sampler.Params();
   auto sampler = Sampler::Make(params);
   if (!sampler) return UsageError("chat: " + sampler.error().message);
   auto engine = OpenEngine(flags.engine.model(), *options);
   if (!engine) return FailWith(engine.error());
   PrintWarnings(engine->info());
+  flags.npu.NoteWhatIsOtherwise(engine->plan_lengths());
   if (flags.chat_template.empty() && engine->chat_format().empty()) {
     std::string known;
     for (const std::string_view format : Engine::ChatFormats()) known += fmt::format(" {}", format);

@@ -72,8 +72,7 @@ int RunCompile(const std::vector<std::string>& args) {
                  "folder for the packages; without it they are only compiled, or lie beside the model where there is no "
                  "Core ML")
       ->check(NotStdout("a folder"));
-  app.add_option("-j,--parallel", compile.n_parallel, "programs in work at once [2]")
-      ->check(CLI::Range(1u, kMaxParallel));
+  app.add_option("-j,--parallel", compile.n_parallel, "programs in work at once [2]")->check(WholeIn(1, kMaxParallel));
   app.add_flag("--json", as_json, "JSON");
   if (const auto exit_code = ParseFlags(app, args)) return *exit_code;
   auto options = engine.Options();
@@ -81,6 +80,7 @@ int RunCompile(const std::vector<std::string>& args) {
   if (!npu.wanted()) npu.UseDefault(engine.model());
   if (const Status filled = npu.Fill(*options); !filled) return UsageError("compile: " + filled.error().message);
   if (const Status good = npu.CheckNoTrace(); !good) return UsageError("compile: " + good.error().message);
+  if (const Status good = engine.CheckNoPrompt(); !good) return UsageError("compile: " + good.error().message);
 
   Progress planning("planning");
   const auto report = CompilePrograms(
@@ -101,6 +101,7 @@ int RunCompile(const std::vector<std::string>& args) {
     return ExitInterrupted("what is made is kept");
   }
   if (!report) return FailWith(report.error());
+  npu.NoteWhatIsOtherwise(report->lengths);
   const Status written = WriteOut(as_json ? CompileJson(*report) : CompileSummary(*report));
   if (!written) return FailWith(written.error());
   return Sum(*report).n_failed == 0 ? kExitDone : kExitFailed;

@@ -6,6 +6,7 @@
 #include <sys/select.h>
 #include <unistd.h>
 
+#include <cctype>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -30,6 +31,7 @@ unsigned patience_seconds = 0;                // how long the flag may go unseen
 bool stderr_is_terminal = false;              // isatty may not be asked in a handler
 pthread_t user_thread;                        // the one that waits for the user, set before the handler
 bool pipe_closed = false;
+std::vector<std::pair<std::string, std::string>> variables;    // of the environment: name and value on one line
 std::vector<std::pair<std::string, std::string>> long_values;  // of the command line: whole and as notes show it
 
 // Async-signal-safe.
@@ -161,9 +163,35 @@ void Note(std::string_view text) {
   WriteErr("npumoe: " + Shortened(line, kMaxNoteBytes) + "\n");
 }
 
+void NameVariable(std::string_view variable, std::string_view value) {
+  variables.push_back({std::string(variable), OneLine(value)});
+}
+
+namespace {
+
+bool HasWord(std::string_view text, std::string_view word) {
+  const auto is_inner = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '-'; };
+  for (size_t at = 0; (at = text.find(word, at)) != std::string_view::npos; ++at) {
+    const size_t end = at + word.size();
+    if ((at == 0 || !is_inner(text[at - 1])) && (end == text.size() || !is_inner(text[end]))) return true;
+  }
+  return false;
+}
+
+// The line of an error. What a variable holds is named by it: nobody would look for it on the command line.
+void NoteError(std::string_view text) {
+  std::string line = OneLine(text);
+  for (const auto& [variable, value] : variables) {
+    if (HasWord(line, value) && line.find(variable) == std::string::npos) line += fmt::format(" ({} is set)", variable);
+  }
+  Note(line);
+}
+
+}  // namespace
+
 int FailWith(const Error& error) {
   if (error.code == Code::kCancelled) return pipe_closed ? kExitDone : ExitInterrupted();
-  Note(error.message);
+  NoteError(error.message);
   return kExitFailed;
 }
 
@@ -173,7 +201,7 @@ int ExitInterrupted(std::string_view what) {
 }
 
 int UsageError(std::string_view text) {
-  Note(text);
+  NoteError(text);
   return kExitUsage;
 }
 

@@ -30,6 +30,8 @@ Status WriteOut(std::string_view text);
 void Note(std::string_view text);
 // From here on notes show of this argument, when it is long, only its beginning and end (Shortened).
 void ShortenInNotes(std::string_view value);
+// From here on an error whose line has `value` as a word of it names the environment variable that it came from.
+void NameVariable(std::string_view variable, std::string_view value);
 // Bytes to stderr as they are: progress lines.
 void WriteErr(std::string_view text);
 

@@ -12,10 +12,11 @@
 #include "apps/npumoe/console.h"
 #include "apps/npumoe/flags.h"
 #include "apps/npumoe/machine.h"
+#include "apps/npumoe/npu_flags.h"
 #include "apps/npumoe/text.h"
 #include "npumoe/engine.h"
-#include "npumoe/programs.h"
 #include "npumoe/npu.h"
+#include "npumoe/programs.h"
 #include "npumoe/self_test.h"
 
 namespace npumoe {
@@ -134,7 +135,8 @@ int SelfTest(const std::string& device, const std::string& cache, bool as_json) 
   if (device.empty()) {
     const auto backends = NpuBackends();
     if (backends.empty()) {
-      return UsageError("doctor: --self-test: no NPU on this system, wanted --npu sim:NAME to see a simulated one");
+      return FailWith({Code::kUnsupported,
+                       "doctor: --self-test: no NPU on this system, wanted --npu sim:NAME to see a simulated one"});
     }
     options.npu.device = backends.front();
   }
@@ -168,7 +170,14 @@ int RunDoctor(const std::vector<std::string>& args) {
   app.add_flag("--json", as_json, "JSON");
   if (const auto exit_code = ParseFlags(app, args)) return *exit_code;
 
-  if (self_test) return SelfTest(name, cache, as_json);
+  if (self_test) {
+    const auto devices = NpuDevices();
+    if (!name.empty() && std::ranges::find(devices, name) == devices.end()) {
+      return UsageError(fmt::format("doctor: --npu: with --self-test it wants one of {}, got '{}'",
+                                    fmt::join(devices, ", "), OneLine(name)));
+    }
+    return SelfTest(name, cache, as_json);
+  }
   if (const Status good = Refuse({cache_option}, "wants --self-test"); !good) {
     return UsageError("doctor: " + good.error().message);
   }

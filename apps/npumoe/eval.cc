@@ -54,10 +54,10 @@ struct EvalFlags {
     stats_ = app.add_flag("--stats", stats, "with --npu: print what it did, layer by layer");
     for (CLI::Option* option : {agreement_, stats_}) option->group(group);
     app.add_flag("--json", json, "print one JSON object")->group(group);
-    std::vector<std::string> names;
-    for (const EvalTask& known : EvalTasks()) names.emplace_back(known.name);
+    std::vector<std::string_view> names;
+    for (const EvalTask& known : EvalTasks()) names.push_back(known.name);
     app.add_option("--task", task.task, "multiple choice or retrieval instead of perplexity; names below")
-        ->check(CLI::IsMember(names))
+        ->check(MemberOf(names))
         ->take_last()
         ->group(tasks);
     shots_ =
@@ -70,9 +70,12 @@ struct EvalFlags {
     resume_ = app.add_option("--resume", task.log_path,
                              "log of finished items: made when missing, gone on after when it is there");
     resume_->check(NotStdout("a file"));
-    shots_->check(CLI::Range(0u, 1000u));
-    length_->check(CLI::Range(1u, kMaxContextTokens));
-    limit_->check(CLI::Range(uint64_t{1}, kMaxItems));
+    shots_->check(WholeIn(0, 1000));
+    length_->check(WholeIn(1, kMaxContextTokens));
+    limit_->check(WholeIn(1, kMaxItems));
+    seed_->check(WholeIn(0, UINT64_MAX));
+    max_tokens_->check(WholeIn(0, uint64_t{1} << 40));
+    window_->check(WholeIn(0, kMaxContextTokens));
     for (CLI::Option* option : {shots_, length_, seed_, limit_, resume_}) option->take_last()->group(tasks);
   }
 
@@ -80,6 +83,9 @@ struct EvalFlags {
   Status Check() {
     if (const Status bad = npu.wanted() ? Status(Ok{}) : Refuse({agreement_, stats_}, "wants --npu too"); !bad)
       return bad;
+    if (options.window_tokens == 1) {
+      return Error{Code::kInvalidArgument, "--window: wants 0 or at least 2 tokens, got 1"};
+    }
     if (task.task.empty()) {
       if (file.empty()) return Error{Code::kInvalidArgument, "--file is required, or --task"};
       return Refuse({shots_, length_, seed_, limit_, resume_}, "wants --task too");
@@ -189,6 +195,7 @@ int RunEval(const std::vector<std::string>& args) {
   }
   auto engines = OpenEngines(flags, *options);
   if (!engines) return FailWith(engines.error());
+  flags.npu.NoteWhatIsOtherwise(engines->engine.plan_lengths());
   CatchInterrupts(Keeps::kOutput);
   if (flags.task.task.empty()) return RunText(flags, *engines, text);
   TaskOptions task = flags.task;

@@ -25,14 +25,17 @@ int RunExec(const std::vector<std::string>& args) {
   app.add_option("-o,--out", options.out_dir, "folder for the outputs, NAME.npy each")
       ->required()
       ->check(NotStdout("a folder"));
-  app.add_option("--npu", options.device, "coreml, coreml:gpu or coreml:cpu; without it the reference executor runs it");
+  app.add_option("--npu", options.device, "coreml, coreml:gpu or coreml:cpu; without it the reference executor runs it")
+      ->check(SilentMemberOf({"coreml", "coreml:ane", "coreml:gpu", "coreml:cpu"}));
   app.add_flag("--f32", options.f32, "no rounding to fp16 between ops; outputs are float32");
   if (const auto exit_code = ParseFlags(app, args)) return *exit_code;
 
+  if (options.f32 && !options.device.empty())
+    return UsageError("exec: --f32: of the reference executor, not with --npu");
   for (const std::string& input : inputs) {
     const size_t equals = input.find('=');
     if (equals == 0 || equals == std::string::npos || equals + 1 == input.size()) {
-      return UsageError(fmt::format("--in: wants NAME=FILE.npy, got '{}'", input));
+      return UsageError(fmt::format("exec: --in: wants NAME=FILE.npy, got '{}'", input));
     }
     options.inputs.emplace_back(input.substr(0, equals), input.substr(equals + 1));
   }

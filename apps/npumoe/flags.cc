@@ -141,16 +141,6 @@ std::string Describe(const CLI::Error& error) {
   return text;
 }
 
-// " (NPUMOE_THREADS is set)" when the error is about an option whose value may have come from there.
-std::string EnvironmentOrigin(const CLI::App& app, std::string_view error) {
-  for (const CLI::Option* option : app.get_options()) {
-    if (!option->get_envname().empty() && error.find(option->get_name()) != std::string_view::npos) {
-      return " (" + option->get_envname() + " is set)";
-    }
-  }
-  return "";
-}
-
 // Flags whose value may be empty: a text of no length is one.
 constexpr std::string_view kMaybeEmpty[] = {"--prompt", "--system-prompt"};
 
@@ -167,6 +157,23 @@ const CLI::Option* FindEmpty(const CLI::App& app) {
   return nullptr;
 }
 
+// An option that an environment variable gives a value.
+struct Bound {
+  CLI::Option* option;
+  std::string variable;
+};
+
+// Takes the variables from CLI11, which does not say whose value it used. An option that has one need not be typed.
+std::vector<Bound> TakeBound(const CLI::App& app) {
+  std::vector<Bound> bound;
+  for (CLI::Option* option : const_cast<CLI::App&>(app).get_options()) {
+    if (option->get_envname().empty()) continue;
+    bound.push_back({option, option->get_envname()});
+    option->envname("")->required(false);
+  }
+  return bound;
+}
+
 // Short names for values in the help: CLI11 would print every range.
 void ShortenValueNames(CLI::App& app) {
   for (CLI::Option* option : app.get_options()) {
@@ -180,18 +187,22 @@ void ShortenValueNames(CLI::App& app) {
 
 }  // namespace
 
-CLI::Validator NotStdout(const std::string& what) {
-  const auto check = [what](std::string& text) {
-    return text == "-" ? fmt::format("wants {}, - (stdout) cannot hold it", what) : std::string();
-  };
-  return {check, ""};
+bool IsTyped(const CLI::Option& option) { return option.count() > 0 && option.get_envname().empty(); }
+
+std::string NameOf(const CLI::Option& option) {
+  const std::string& variable = option.get_envname();
+  return variable.empty() ? option.get_name() : fmt::format("{} (for {})", variable, option.get_name());
 }
 
-bool IsTyped(const CLI::Option& option) {
-  if (option.count() == 0) return false;
-  const char* const value = option.get_envname().empty() ? nullptr : std::getenv(option.get_envname().c_str());
-  // CLI11 takes the variable only where the command line has nothing.
-  return value == nullptr || option.results() != std::vector<std::string>{value};
+Status NamingVariables(const Status& status, const std::vector<const CLI::Option*>& options) {
+  if (status) return status;
+  std::string variables;
+  for (const CLI::Option* option : options) {
+    if (option->count() == 0 || IsTyped(*option)) continue;
+    variables += fmt::format("{}{}", variables.empty() ? "from the environment: " : ", ", option->get_envname());
+  }
+  if (variables.empty()) return status;
+  return Error{status.error().code, fmt::format("{} ({})", status.error().message, variables)};
 }
 
 Status Refuse(std::initializer_list<const CLI::Option*> options, std::string_view why) {
@@ -203,35 +214,31 @@ Status Refuse(std::initializer_list<const CLI::Option*> options, std::string_vie
 
 std::string WithoutSim(const std::string& npu) { return npu.starts_with("sim:") ? npu.substr(4) : npu; }
 
-std::string OneOf(const std::vector<std::string_view>& names) {
-  return fmt::format("one of: {}", fmt::join(names, ", "));
-}
-
-CLI::Validator NumberIn(double low, double high) {
-  const auto check = [low, high](std::string& text) {
-    double value = 0;
-    const bool good = CLI::detail::lexical_cast(text, value) && value >= low && value <= high;
-    return good ? std::string() : fmt::format("'{}' is not in the range [{}, {}]", text, low, high);
-  };
-  return {check, fmt::format("FLOAT in [{} - {}]", low, high)};
-}
-
 std::optional<int> ParseFlags(CLI::App& app, Args args) {
   const std::string command = app.get_name();
   app.name("npumoe " + command);
   ShortenValueNames(app);
   auto normal = Normalize(app, args);
   if (!normal) return UsageError(fmt::format("{}: {}", command, normal.error().message));
+  const std::vector<Bound> bound = TakeBound(app);
+  std::string subject;  // the variable whose value is looked at
   try {
     std::ranges::reverse(*normal);  // CLI11 takes them from the back
     app.parse(std::move(*normal));
+    for (const auto& [option, variable] : bound) {
+      if (option->count() > 0) continue;
+      option->envname(variable);
+      const char* const value = std::getenv(variable.c_str());
+      if (option->get_type_name().starts_with("TEXT")) NameVariable(variable, value);
+      subject = variable + ", for ";
+      option->add_result(value)->run_callback();
+    }
   } catch (const CLI::CallForHelp&) {
     const Status written = WriteOut(app.help());
     return written.ok() ? kExitDone : FailWith(written.error());
   } catch (const CLI::Error& error) {
-    const std::string text = Describe(error);
-    return UsageError(fmt::format("{}: {}{} ('npumoe {} --help' shows the flags)", command, text,
-                                  EnvironmentOrigin(app, text), command));
+    return UsageError(
+        fmt::format("{}: {}{} ('npumoe {} --help' shows the flags)", command, subject, Describe(error), command));
   }
   if (const CLI::Option* empty = FindEmpty(app); empty != nullptr) {
     return UsageError(fmt::format("{}: {}: the value is empty", command, empty->get_name()));
@@ -256,33 +263,12 @@ Result<Engine> OpenEngine(const std::string& path, const EngineOptions& options)
   return Engine::Open(path, options, ShowingTime(progress));
 }
 
-Status CheckChatFormat(std::string_view name) {
-  std::string known;
-  for (const std::string_view format : Engine::ChatFormats()) {
-    if (name.empty() || format == name) return Ok{};
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", format);
-  }
-  return Error{Code::kInvalidArgument,
-               fmt::format("--chat-template: unknown format '{}', wanted one of: {}", OneLine(name), known)};
-}
-
 Result<KvType> ParseKvType(const std::string& type_k, const std::string& type_v) {
   if (type_k != type_v) {
-    return Error{Code::kInvalidArgument, fmt::format("-ctk {} and -ctv {}: keys and values must have one type",
-                                                     OneLine(type_k), OneLine(type_v))};
-  }
-  if (type_k == "f16") return KvType::kF16;
-  if (type_k == "f32") return KvType::kF32;
-  if (type_k == "q8_0") return KvType::kQ8_0;
-  return Error{Code::kInvalidArgument, fmt::format("-ctk: wants f16, f32 or q8_0, got '{}'", OneLine(type_k))};
-}
-
-Result<uint32_t> ParseThreads(int64_t n_threads) {
-  if (n_threads < -1 || n_threads > int64_t{kMaxThreads}) {
     return Error{Code::kInvalidArgument,
-                 fmt::format("-t: wants 1 to {} threads, or -1 for all cores, got {}", kMaxThreads, n_threads)};
+                 fmt::format("-ctk {} and -ctv {}: keys and values must have one type", type_k, type_v)};
   }
-  return static_cast<uint32_t>(std::max<int64_t>(n_threads, 0));
+  return type_k == "f32" ? KvType::kF32 : type_k == "q8_0" ? KvType::kQ8_0 : KvType::kF16;
 }
 
 void EngineFlags::AddTo(CLI::App& app) {
@@ -293,31 +279,35 @@ void EngineFlags::AddTo(CLI::App& app) {
   BindEnvironment(model, "MODEL");
   auto* context =
       app.add_option("-c,--ctx-size", context_tokens_, "context in tokens; 0 = what the model was trained with");
-  context->take_last()->check(CLI::Range(0u, kMaxContextTokens))->group(group);
+  context->take_last()->check(WholeIn(0, kMaxContextTokens))->group(group);
   BindEnvironment(context, "CTX_SIZE");
   auto* batch = app.add_option("-b,--batch-size", batch_, "see -ub: the chunk is the smaller of the two");
-  batch->take_last()->check(CLI::Range(1u, kMaxChunkTokens))->group(group);
+  batch->take_last()->check(WholeIn(1, kMaxChunkTokens))->group(group);
   BindEnvironment(batch, "BATCH");
   auto* ubatch = app.add_option("--ubatch-size", ubatch_,
                                 "-ub: chunk length, prompt tokens computed together; changes speed, not results");
-  ubatch_option_ = ubatch;
-  ubatch->take_last()->check(CLI::Range(1u, kMaxChunkTokens))->group(group);
+  batch_option_ = batch, ubatch_option_ = ubatch;
+  ubatch->take_last()->check(WholeIn(1, kMaxChunkTokens))->group(group);
   BindEnvironment(ubatch, "UBATCH");
   auto* threads = app.add_option("-t,--threads", n_threads_, "threads; -1 = all cores");
-  threads->take_last()->group(group);
+  threads->take_last()->check(WholeIn(-1, kMaxThreads))->group(group);
   BindEnvironment(threads, "THREADS");
   auto* type_k = app.add_option("--cache-type-k", type_k_, kCacheTypeText);
-  type_k->take_last()->group(group);
+  type_k->take_last()->check(SilentMemberOf(kCacheTypes))->group(group);
   BindEnvironment(type_k, "CACHE_TYPE_K");
+  type_k_option_ = type_k;
   auto* type_v = app.add_option("--cache-type-v", type_v_, "-ctv: see -ctk");
-  type_v->take_last()->group(group);
+  type_v->take_last()->check(SilentMemberOf(kCacheTypes))->group(group);
   BindEnvironment(type_v, "CACHE_TYPE_V");
+  type_v_option_ = type_v;
   auto* bits = app.add_option("--activation-bits", activation_bits_, kActivationBitsText);
-  bits->take_last()->check(CLI::IsMember({8u, 16u}))->group(group);
+  bits->take_last()->check(MemberOf({"8", "16"}))->group(group);
   BindEnvironment(bits, "ACTIVATION_BITS");
+  bits_option_ = bits;
   app.add_option("--tokenizer-pre", tokenizer_pre_,
                  "split rules of the tokenizer where the file's name for them is unknown")
       ->take_last()
+      ->check(KnownPreTokenizer())
       ->group(group);
   app.add_flag("--phimoe-llama-cpp", phimoe_llama_cpp_,
                "PhiMoE as llama.cpp computes it, not as published: softmax over the two winners, RMS norm")
@@ -326,21 +316,28 @@ void EngineFlags::AddTo(CLI::App& app) {
 
 Result<EngineOptions> EngineFlags::Options() const {
   EngineOptions options;
-  const auto threads = ParseThreads(n_threads_);
-  if (!threads) return threads.error();
   const auto kv_type = ParseKvType(type_k_, type_v_);
-  if (!kv_type) return kv_type.error();
-  options.n_threads = *threads;
+  if (!kv_type) return NamingVariables(kv_type.error(), {type_k_option_, type_v_option_}).error();
+  options.n_threads = ThreadCount(n_threads_);
   options.context_tokens = context_tokens_;
   options.chunk_tokens = std::min(batch_, ubatch_);
   if (batch_ < ubatch_ && ubatch_option_->count() > 0) {
-    Note(fmt::format("note: -ub {}: chunks have {} tokens, as -b says", ubatch_, batch_));
+    const auto name = [](const CLI::Option& option, std::string_view letters) {
+      return IsTyped(option) || option.count() == 0 ? std::string(letters) : NameOf(option);
+    };
+    Note(fmt::format("note: {} {}: chunks have {} tokens, as {} says", name(*ubatch_option_, "-ub"), ubatch_, batch_,
+                     name(*batch_option_, "-b")));
   }
   options.kv_type = *kv_type;
   options.activation_bits = activation_bits_;
   options.phimoe_llama_cpp = phimoe_llama_cpp_;
   options.tokenizer_pre = tokenizer_pre_;
   return options;
+}
+
+Status EngineFlags::CheckNoPrompt() const {
+  return Refuse({batch_option_, ubatch_option_, type_k_option_, type_v_option_, bits_option_},
+                "of runs: this command reads no prompt");
 }
 
 void SamplerFlags::AddTo(CLI::App& app) {
@@ -351,15 +348,20 @@ void SamplerFlags::AddTo(CLI::App& app) {
     BindEnvironment(option, variable);
     return option;
   };
-  set("--temp,--temperature", params_.temperature, "temperature; 0 = always the likeliest token", "TEMP");
-  set("--top-k", top_k_, "keep the K likeliest tokens; 0 = all", "TOP_K")->check(CLI::Range(0, 1 << 30));
-  set("--top-p", params_.top_p, "keep the likeliest tokens that make up this probability; 1 = all", "TOP_P");
-  set("--min-p", params_.min_p, "drop tokens below this part of the likeliest one's probability; 0 = none", "MIN_P");
-  set("--repeat-penalty", params_.repeat_penalty, "divide the odds of recent tokens; 1 = off", "REPEAT_PENALTY");
+  constexpr double kLargest = 1e6;  // Sampler::Make's
+  set("--temp,--temperature", params_.temperature, "temperature; 0 = always the likeliest token", "TEMP")
+      ->check(NumberIn(0, kLargest));
+  set("--top-k", top_k_, "keep the K likeliest tokens; 0 = all", "TOP_K")->check(WholeIn(0, 1u << 30));
+  set("--top-p", params_.top_p, "keep the likeliest tokens that make up this probability; 1 = all", "TOP_P")
+      ->check(NumberIn(0, 1));
+  set("--min-p", params_.min_p, "drop tokens below this part of the likeliest one's probability; 0 = none", "MIN_P")
+      ->check(NumberIn(0, 1));
+  set("--repeat-penalty", params_.repeat_penalty, "divide the odds of recent tokens; 1 = off", "REPEAT_PENALTY")
+      ->check(NumberAbove(0, kLargest));
   set("--repeat-last-n", repeat_last_n_, "how many tokens count as recent; 0 = off, -1 = all", "REPEAT_LAST_N")
-      ->check(CLI::Range(-1, 1 << 30));
+      ->check(WholeIn(-1, 1u << 30));
   set("-s,--seed", seed_, "seed of the sampler; -1 = a new one each time (--stats and --json show it)", "SEED")
-      ->check(CLI::Range(int64_t{-1}, (int64_t{1} << 53) - 1));
+      ->check(WholeIn(-1, (uint64_t{1} << 53) - 1));
 }
 
 SamplerParams SamplerFlags::Params() const {

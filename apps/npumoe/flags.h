@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "apps/npumoe/values.h"
 #include "npumoe/engine.h"
 
 namespace npumoe {
@@ -21,23 +22,20 @@ using Args = std::vector<std::string>;
 // it cannot obey (--grammar, ...) are errors that say so.
 std::optional<int> ParseFlags(CLI::App& app, Args args);
 
-// Refuses "-": of outputs that stdout cannot hold. `what` is "a file" or "a folder".
-CLI::Validator NotStdout(const std::string& what);
+// `status`; an error says which variables gave `options` their values, so that nobody looks for them on the command
+// line.
+Status NamingVariables(const Status& status, const std::vector<const CLI::Option*>& options);
 
 // kInvalidArgument for the first of `options` that was given on the command line, with `why` it cannot be obeyed. What
 // an environment variable says stands for all commands, and for those that have no use for it is nothing.
 Status Refuse(std::initializer_list<const CLI::Option*> options, std::string_view why);
-// Whether the command line has it, and not only an environment variable.
+// Whether the command line has it, and not only an environment variable. After ParseFlags.
 bool IsTyped(const CLI::Option& option);
+// The flag, or the variable that its value came from: "--npu", "NPUMOE_NPU (for --npu)". After ParseFlags.
+std::string NameOf(const CLI::Option& option);
 
 // "m2-max" of "sim:m2-max", for commands that know no other NPUs than simulated ones.
 std::string WithoutSim(const std::string& npu);
-
-// "one of: a, b, c", for the help.
-std::string OneOf(const std::vector<std::string_view>& names);
-
-// A number in [low, high]; unlike CLI::Range not NaN.
-CLI::Validator NumberIn(double low, double high);
 
 // -m/-c/-b/-ub/-t/-ctk/-ctv and what belongs to them. `Options` after parsing only; it
 // says so when -ub is not obeyed, as in llama.cpp, because -b is smaller.
@@ -46,13 +44,16 @@ class EngineFlags {
   void AddTo(CLI::App& app);
   Result<EngineOptions> Options() const;
   const std::string& model() const { return model_; }
+  // Of a command that reads no prompt: refuses what is of prompts only.
+  Status CheckNoPrompt() const;
 
  private:
   std::string model_, type_k_ = "f16", type_v_ = "f16", tokenizer_pre_;
   int32_t n_threads_ = -1;
   uint32_t activation_bits_ = 0, context_tokens_ = 0, batch_ = 2048, ubatch_ = 512;
   bool phimoe_llama_cpp_ = false;
-  CLI::Option* ubatch_option_ = nullptr;
+  const CLI::Option *batch_option_ = nullptr, *ubatch_option_ = nullptr, *type_k_option_ = nullptr,
+                    *type_v_option_ = nullptr, *bits_option_ = nullptr;
 };
 
 // --temp, --top-k, ..., -s. A seed of -1 becomes a random one in Params().
@@ -69,19 +70,28 @@ class SamplerFlags {
 
 // Engine::Open with progress while a plan is made.
 Result<Engine> OpenEngine(const std::string& path, const EngineOptions& options);
-// An error that lists the built-in formats, unless `name` is one of them or empty.
-Status CheckChatFormat(std::string_view name);
-
 // What --activation-bits says in the help.
 inline constexpr const char kActivationBitsText[] =
     "8: fast, as exact as llama.cpp; 16: close to f32; of activations that meet quantized weights [8, beside an NPU "
     "16]";
+// A chat format that is built in.
+inline CLI::Validator KnownChatFormat() {
+  const auto formats = Engine::ChatFormats();
+  return SilentMemberOf({formats.begin(), formats.end()});
+}
+// Split rules that are built in.
+inline CLI::Validator KnownPreTokenizer() {
+  const auto names = Engine::PreTokenizers();
+  return SilentMemberOf({names.begin(), names.end()});
+}
 // What -ctk says in the help.
 inline constexpr const char kCacheTypeText[] = "-ctk: type of the KV cache, f16, f32 or q8_0; give -ctv the same";
-// "f16", "f32" or "q8_0" for -ctk and -ctv; both must say the same.
+// Of -ctk and -ctv.
+inline const std::vector<std::string> kCacheTypes = {"f16", "f32", "q8_0"};
+// Two of them, which must be the same.
 Result<KvType> ParseKvType(const std::string& type_k, const std::string& type_v);
-// 0 for "all cores" spelled -1 or 0; an error above kMaxThreads or below -1.
-Result<uint32_t> ParseThreads(int64_t n_threads);
+// 0 for "all cores" spelled -1 or 0.
+inline uint32_t ThreadCount(int32_t n_threads) { return n_threads < 0 ? 0 : static_cast<uint32_t>(n_threads); }
 inline constexpr uint32_t kMaxChunkTokens = 1u << 16;    // the engine's limits, told as usage errors here
 inline constexpr uint32_t kMaxContextTokens = 1u << 24;  // likewise
 inline constexpr uint32_t kMaxThreads = 1024;            // likewise

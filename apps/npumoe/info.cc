@@ -159,13 +159,14 @@ int RunInfo(const std::vector<std::string>& args) {
   app.add_option("-m,--model,model", paths, "GGUF files, Hugging Face folders, .mlpackage folders")->required();
   app.add_flag("--tensors", with_tensors, "list every tensor");
   app.add_flag("--json", as_json, "JSON: an object, or an array when several models are named");
-  app.add_option("--cache-type-k", type_k, kCacheTypeText)->take_last();
-  app.add_option("--cache-type-v", type_v, "-ctv: see -ctk")->take_last();
-  app.add_option("--tokenizer-pre", options.tokenizer_pre, "split rules where the file's name for them is unknown");
+  app.add_option("--cache-type-k", type_k, kCacheTypeText)->check(SilentMemberOf(kCacheTypes))->take_last();
+  app.add_option("--cache-type-v", type_v, "-ctv: see -ctk")->check(SilentMemberOf(kCacheTypes))->take_last();
+  app.add_option("--tokenizer-pre", options.tokenizer_pre, "split rules where the file's name for them is unknown")
+      ->check(KnownPreTokenizer());
   app.add_flag("--phimoe-llama-cpp", options.phimoe_llama_cpp, "PhiMoE as llama.cpp computes it");
   if (const auto exit_code = ParseFlags(app, args)) return *exit_code;
   const auto kv_type = ParseKvType(type_k, type_v);
-  if (!kv_type) return UsageError(kv_type.error().message);
+  if (!kv_type) return UsageError("info: " + kv_type.error().message);
   options.kv_type = *kv_type;
 
   bool failed = false;

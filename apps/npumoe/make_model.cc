@@ -25,19 +25,19 @@ int RunMakeModel(const std::vector<std::string>& args) {
       ->required()
       ->check(NotStdout("a file or a folder"));
   app.add_option("--type", options.type, "block type of the matrices: f32, f16, bf16, q8_0, q4_0, q4_k, ...");
-  const auto count = CLI::Range(1u, 1u << 30);
+  const auto count = WholeIn(1, 1u << 30);
   app.add_option("--layers", options.n_layers, "layers, instead of the shape's")->check(count);
   app.add_option("--vocab", options.vocab_size, "tokens in the vocabulary")->check(count);
   app.add_option("--experts", options.n_experts, "experts per layer")->check(count);
   app.add_option("--top-k", options.top_k, "experts per token")->check(count);
   app.add_option("--dim", options.dim, "model width")->check(count);
   app.add_option("--expert-dim", options.expert_dim, "expert width")->check(count);
-  app.add_option("-s,--seed", options.seed, "same seed, same bytes");
-  app.add_option("--zipf", options.zipf, "how unequally experts are used; 0 = evenly");
+  app.add_option("-s,--seed", options.seed, "same seed, same bytes")->check(WholeIn(0, UINT64_MAX));
+  app.add_option("--zipf", options.zipf, "how unequally experts are used; 0 = evenly")->check(NumberIn(-100, 100));
   app.add_flag("--hf", options.hugging_face, "write a Hugging Face folder with safetensors instead of GGUF");
   const auto* per_expert_option =
       app.add_flag("--per-expert", per_expert, "GGUF: one tensor per expert instead of one for all");
-  app.add_option("--splits", options.n_splits, "number of files")->check(CLI::Range(1u, 99999u));
+  app.add_option("--splits", options.n_splits, "number of files")->check(WholeIn(1, 99999));
   if (const auto exit_code = ParseFlags(app, args)) return *exit_code;
   if (options.hugging_face) {
     const Status good = Refuse({per_expert_option}, "not with --hf, which has a tensor per expert anyway");

@@ -12,6 +12,7 @@
 #include "apps/npumoe/npu_report.h"
 #include "apps/npumoe/text.h"
 #include "npumoe/calibrate.h"
+#include "npumoe/npu.h"
 #include "npumoe/programs.h"
 
 namespace npumoe {
@@ -27,12 +28,43 @@ std::string VariableOf(const CLI::Option& option) {
 
 }  // namespace
 
+std::vector<std::string> NpuDevices() {
+  std::vector<std::string> devices{"coreml", "coreml:ane", "coreml:gpu", "coreml:cpu"};
+  for (const NpuDescription& npu : DescribeNpus()) devices.push_back("sim:" + npu.name);
+  return devices;
+}
+
+std::vector<std::string> NpuNames() {
+  std::vector<std::string> names = SimulatedNpus();
+  for (std::string& device : NpuDevices()) names.push_back(std::move(device));
+  return names;
+}
+
+std::vector<std::string> SimulatedNpus() {
+  std::vector<std::string> names;
+  for (const NpuDescription& npu : DescribeNpus()) names.push_back(npu.name);
+  return names;
+}
+
 Status CheckPlanFlags(PlanOptions& plan, const PlanFlagOptions& options) {
   if (options.moe_batch->count() == 0) plan.moe_batch_tokens = std::max(plan.moe_batch_tokens, plan.chunk_tokens);
   if (const Status good = CheckPlanOptions(plan); !good) return good;
   if (plan.placement != "ours") {
     const Status good =
         Refuse({options.moe_batch, options.order}, fmt::format("of placement ours only, got {}", plan.placement));
+    if (!good) return good;
+  }
+  struct Use {
+    bool is_used;
+    const CLI::Option* option;
+    std::string_view why;
+  };
+  for (const Use& use : {Use{HasExperts(plan.placement), options.expert_weights, "runs experts on the CPU"},
+                         Use{HasAttention(plan.placement), options.attention_weights, "runs attention on the CPU"},
+                         Use{HasCapacities(plan.placement), options.objective, "leaves nothing to choose"},
+                         Use{HasCapacities(plan.placement), options.overflow, "has no rows above a capacity"}}) {
+    if (use.is_used) continue;
+    const Status good = Refuse({use.option}, fmt::format("placement {} {}", plan.placement, use.why));
     if (!good) return good;
   }
   if (plan.expert_weights != "auto" && plan.attention_weights != "auto") {
@@ -48,17 +80,17 @@ void NpuFlags::AddTo(CLI::App& app) {
       "--npu", npu_.device,
       "prompts run on this NPU: coreml, coreml:gpu, coreml:cpu, or sim:NAME simulates one ('npumoe doctor' lists "
       "them)");
-  BindEnvironment(device->take_last()->group(group), "NPU");
+  BindEnvironment(device->take_last()->check(SilentMemberOf(NpuDevices()))->group(group), "NPU");
   plan_ = app.add_option("--plan", npu_.plan_path, "plan to run; default: the model's own, or one made now");
   stats_ =
       app.add_option("--routing-stats", npu_.stats_path, "what 'npumoe calibrate' wrote; default: the model's own");
   placement_ = app.add_option("--placement", npu_.plan.placement, "for a plan made now, " + OneOf(Placements()));
   objective_ = app.add_option("--objective", npu_.plan.objective, "for a plan made now, " + OneOf(Objectives()));
   chunk_ = app.add_option("--npu-chunk", npu_.plan.chunk_tokens, "for a plan made now: tokens of an attention dispatch")
-               ->check(CLI::Range(1u, kMaxChunkTokens));
+               ->check(WholeIn(1, kMaxChunkTokens));
   batch_ = app.add_option("--moe-batch", npu_.plan.moe_batch_tokens,
                           "for a plan made now: tokens whose experts run together")
-               ->check(CLI::Range(1u, kMaxChunkTokens));
+               ->check(WholeIn(1, kMaxChunkTokens));
   order_ = app.add_option("--order", npu_.plan.order,
                           "for a plan made now, of placement ours, " + OneOf(Orders()) +
                               " (wavefront: a batch in two halves; auto: by objective)");
@@ -67,17 +99,17 @@ void NpuFlags::AddTo(CLI::App& app) {
   attention_weights_ = app.add_option("--attention-weights", npu_.plan.attention_weights, "likewise");
   weight_error_ = app.add_option("--max-weight-error", npu_.plan.max_weight_error,
                                  fmt::format("relative error of outputs that auto allows [{}]", kMaxWeightError))
-                      ->check(CLI::PositiveNumber);
+                      ->check(NumberAbove(0, kMostWeightError));
   overflow_ = app.add_option("--overflow", npu_.mode,
                              "rows above a capacity: exact computes them on the CPU, prune drops them, reroute gives "
                              "them to other experts; default: the plan's");
-  placement_->check(CLI::IsMember(Placements()));
-  objective_->check(CLI::IsMember(Objectives()));
-  order_->check(CLI::IsMember(Orders()));
-  overflow_->check(CLI::IsMember(OverflowModes()));
+  placement_->check(MemberOf(Placements()));
+  objective_->check(MemberOf(Objectives()));
+  order_->check(MemberOf(Orders()));
+  overflow_->check(MemberOf(OverflowModes()));
   auto formats = WeightFormats();
   formats.push_back("auto");
-  for (CLI::Option* option : {expert_weights_, attention_weights_}) option->check(CLI::IsMember(formats));
+  for (CLI::Option* option : {expert_weights_, attention_weights_}) option->check(MemberOf(formats));
   for (CLI::Option* option : Options()) {
     option->take_last()->group(group);
     BindEnvironment(option, VariableOf(*option));
@@ -87,12 +119,13 @@ void NpuFlags::AddTo(CLI::App& app) {
   BindEnvironment(cache->take_last()->group(group), "CACHE");
   cache_ = cache;
   auto* limit = app.add_option("--cache-gb", cache_gb_, fmt::format("most GiB of it [{}]", kDefaultCacheBytes >> 30));
-  limit->check(CLI::Range(1u, 1u << 20));
+  limit->check(WholeIn(1, 1u << 20));
   auto* warm = app.add_option("--keep-warm", npu_.keep_warm_seconds,
                               "with coreml: keep the NPU awake for so many seconds after its last use");
   warm->check(NumberIn(0.0, 86400.0));
   auto* spec = app.add_option("--npu-spec", npu_.spec,
                               "with coreml: plan with the numbers of this NPU, not of this machine");
+  spec->check(SilentMemberOf(SimulatedNpus()));
   cache_limit_ = limit, keep_warm_ = warm, spec_ = spec;
   for (CLI::Option* option : {limit, warm, spec}) {
     BindEnvironment(option->take_last()->group(group), VariableOf(*option));
@@ -113,7 +146,8 @@ Status NpuFlags::Fill(EngineOptions& options) const {
     if (!wanted()) return Error{Code::kInvalidArgument, option->get_name() + ": wants --npu too"};
     const bool is_making = option != plan_ && option != stats_ && option != overflow_;
     if (is_making && plan_->count() > 0) {
-      return Error{Code::kInvalidArgument, option->get_name() + " and --plan: the plan says it already"};
+      return Error{Code::kInvalidArgument,
+                   fmt::format("{} and {}: the plan says it already", NameOf(*option), NameOf(*plan_))};
     }
   }
   if (!wanted() || npu_.device.starts_with("sim:")) {
@@ -129,11 +163,23 @@ Status NpuFlags::Fill(EngineOptions& options) const {
                               order_->count() + expert_weights_->count() + attention_weights_->count() + weight_error_->count() >
                           0;
   if (options.npu.make_plan) {
-    const Status good = CheckPlanFlags(options.npu.plan, {batch_, order_, weight_error_});
-    if (!good) return good;
+    const Status good = CheckPlanFlags(
+        options.npu.plan, {batch_, order_, weight_error_, expert_weights_, attention_weights_, objective_, overflow_});
+    if (!good) return NamingVariables(good, {placement_, chunk_, batch_, order_, expert_weights_, attention_weights_});
   }
   options.trace = !trace_path_.empty();
   return Ok{};
+}
+
+void NpuFlags::NoteWhatIsOtherwise(const PlanLengths& lengths) const {
+  if (!wanted()) return;
+  const auto note = [](const CLI::Option& option, uint32_t asked_for, uint32_t got) {
+    if (option.count() == 0 || asked_for == got) return;
+    Note(fmt::format("note: {} {}: planned with {}: what the context and the NPU allow", NameOf(option), asked_for,
+                     got));
+  };
+  note(*chunk_, npu_.plan.chunk_tokens, lengths.chunk_tokens);
+  if (npu_.plan.placement == "ours") note(*batch_, npu_.plan.moe_batch_tokens, lengths.batch_tokens);
 }
 
 void NpuFlags::UseDefault(const std::string& model) {

@@ -16,11 +16,26 @@ namespace npumoe {
 inline bool HasTiers(std::string_view placement) {
   return placement.starts_with("tiers") || placement == "all" || placement == "npumoe";
 }
+// What of a model a placement runs on the NPU, and so what has a weight format there.
+inline bool HasExperts(std::string_view placement) { return placement != "cpu" && placement != "anemll"; }
+inline bool HasAttention(std::string_view placement) { return placement != "cpu" && placement != "naive"; }
+// Whether a load may be above a capacity, and whether the objective decides anything.
+inline bool HasCapacities(std::string_view placement) { return placement == "ours" || HasTiers(placement); }
 inline constexpr char kTiersText[] = "of placements tiers, tiers+groups and all only";
+
+// What --npu may be: "coreml", "coreml:gpu", ..., "sim:m2-max", ...
+std::vector<std::string> NpuDevices();
+// The same and "m2-max", ...: what a plan can be for.
+std::vector<std::string> NpuNames();
+// "m2-max", ...
+std::vector<std::string> SimulatedNpus();
+
+// Of --max-weight-error: far above any error of a format that is of use.
+inline constexpr double kMostWeightError = 1e6;
 
 // Of a plan to be made.
 struct PlanFlagOptions {
-  const CLI::Option *moe_batch, *order, *max_weight_error;
+  const CLI::Option *moe_batch, *order, *max_weight_error, *expert_weights, *attention_weights, *objective, *overflow;
 };
 // Sets a MoE batch that was not asked for to at least a chunk, and refuses what `plan` cannot obey.
 Status CheckPlanFlags(PlanOptions& plan, const PlanFlagOptions& options);
@@ -34,6 +49,8 @@ class NpuFlags {
 
   // --npu was not given and must be something: Core ML where there is one, or else the simulated NPU that the plan is for.
   void UseDefault(const std::string& model);
+  // Says which lengths that were asked for a plan does not have.
+  void NoteWhatIsOtherwise(const PlanLengths& lengths) const;
   bool wanted() const { return !npu_.device.empty(); }
   const std::string& trace_path() const { return trace_path_; }
   // Of commands other than 'npumoe run'.

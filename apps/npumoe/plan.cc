@@ -29,17 +29,19 @@ struct PlanFlags {
   PlanOptions options;
   bool explain = false, as_json = false;
   CLI::Option *chunk_option = nullptr, *batch_option = nullptr, *order_option = nullptr, *prompt_option = nullptr,
-              *error_option = nullptr, *sample_option = nullptr, *tiers_option = nullptr;
+              *error_option = nullptr, *sample_option = nullptr, *tiers_option = nullptr, *objective_option = nullptr,
+              *mode_option = nullptr, *experts_option = nullptr, *attention_option = nullptr;
 
   void AddTo(CLI::App& app) {
     app.add_option("-m,--model,model", model, "a GGUF file or a Hugging Face folder")->required();
     app.add_option("--stats,--routing-stats", stats,
                    "what 'npumoe calibrate' wrote; default: the file beside the model, if there is one");
-    app.add_option("--npu", options.npu, "the NPU to plan for ('npumoe doctor' lists them) [m2-max]");
-    const auto tokens = CLI::Range(1u, kMaxContextTokens);
+    app.add_option("--npu", options.npu, "the NPU to plan for ('npumoe doctor' lists them) [m2-max]")
+        ->check(SilentMemberOf(NpuNames()));
+    const auto tokens = WholeIn(1, kMaxContextTokens);
     chunk_option =
         app.add_option("--chunk,--npu-chunk", options.chunk_tokens, "prompt tokens of one attention dispatch [256]");
-    chunk_option->check(CLI::Range(1u, kMaxChunkTokens));
+    chunk_option->check(WholeIn(1, kMaxChunkTokens));
     batch_option = app.add_option("--moe-batch", options.moe_batch_tokens,
                                   "of 'ours': tokens whose experts run together, at least a chunk [4096]");
     batch_option->check(tokens);
@@ -51,20 +53,21 @@ struct PlanFlags {
     prompt_option->check(tokens);
     tiers_option =
         app.add_option("--tiers", options.n_tiers, "capacities of a layer in the paper's plans with tiers [3]");
-    tiers_option->check(CLI::Range(1u, 64u));
-    app.add_option("--objective", options.objective,
-                   OneOf(Objectives()) + " (edp: the product of time and energy) [time]");
+    tiers_option->check(WholeIn(1, 64));
+    objective_option = app.add_option("--objective", options.objective,
+                                      OneOf(Objectives()) + " (edp: the product of time and energy) [time]");
     app.add_option("--placement", options.placement, OneOf(Placements()) + " [ours]");
-    app.add_option("--mode,--overflow", options.mode,
-                   "rows above a capacity: exact computes them on the CPU, prune drops them, reroute gives them to "
-                   "other experts [exact]");
-    app.add_option(
+    mode_option =
+        app.add_option("--mode,--overflow", options.mode,
+                       "rows above a capacity: exact computes them on the CPU, prune drops them, reroute gives them to "
+                       "other experts [exact]");
+    experts_option = app.add_option(
         "--expert-weights", options.expert_weights,
         "fp16, int8, lut8, lut6 or lut4 (palettes of 256, 64, 16 values), or auto: chosen by measured error [fp16]");
-    app.add_option("--attention-weights", options.attention_weights, "likewise [fp16]");
+    attention_option = app.add_option("--attention-weights", options.attention_weights, "likewise [fp16]");
     error_option = app.add_option("--max-weight-error", options.max_weight_error,
                                   fmt::format("relative error of outputs that auto allows [{}]", kMaxWeightError));
-    error_option->check(CLI::PositiveNumber);
+    error_option->check(NumberAbove(0, kMostWeightError));
     sample_option = app.add_option("-f,--file", sample,
                                    "text whose first tokens errors are measured on; - = stdin; default: built in");
     app.add_flag("--phimoe-llama-cpp", options.phimoe_llama_cpp, "PhiMoE as llama.cpp computes it");
@@ -181,7 +184,9 @@ int RunPlan(const std::vector<std::string>& args) {
   if (const Status apart = CheckApart({flags.out}, {flags.model, own_stats, flags.sample}); !apart) {
     return UsageError("plan: " + apart.error().message);
   }
-  if (const Status good = CheckPlanFlags(flags.options, {flags.batch_option, flags.order_option, flags.error_option});
+  if (const Status good = CheckPlanFlags(
+          flags.options, {flags.batch_option, flags.order_option, flags.error_option, flags.experts_option,
+                          flags.attention_option, flags.objective_option, flags.mode_option});
       !good) {
     return UsageError("plan: " + good.error().message);
   }
@@ -202,7 +207,7 @@ int RunPlan(const std::vector<std::string>& args) {
   if (!flags.sample.empty()) {
     auto text = ReadAll(flags.sample, kMaxSampleBytes);
     if (!text) return FailWith(text.error());
-    if (text->empty()) return UsageError("plan: -f: the text is empty");
+    if (text->empty()) return FailWith({Code::kCorruptFile, "plan: -f: the text is empty"});
     flags.options.sample_text = std::move(*text);
   }
   const auto stats = ReadStats(flags);
@@ -210,7 +215,6 @@ int RunPlan(const std::vector<std::string>& args) {
   Progress progress("planning");
   const auto plan = MakePlanDocument(flags.model, stats->text, stats->path, flags.options, ShowingTime(progress));
   progress.Clear();
-  if (!plan && plan.error().code == Code::kInvalidArgument) return UsageError("plan: " + plan.error().message);
   if (!plan) return FailWith(plan.error());
 
   NoteWhatIsOtherwise(*plan, flags);

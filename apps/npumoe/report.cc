@@ -46,9 +46,9 @@ struct ReportFlags {
   ReportOptions options;
   RoutingFlags routing;
   std::string output = "report.html";
-  int64_t n_threads = -1;
+  int32_t n_threads = -1;
   bool published = false;
-  CLI::Option* output_option = nullptr;
+  const CLI::Option* published_option = nullptr;
 
   void AddTo(CLI::App& app) {
     SimulateOptions& o = options.simulate;
@@ -57,23 +57,23 @@ struct ReportFlags {
                    "as 'npumoe simulate' takes them [qwen3-30b-a3b,phi-3.5-moe,phi-tiny-moe, the paper's]")
         ->delimiter(',');
     app.add_option("--npu", o.npu, "machine ('npumoe doctor' lists them) [m2-max]");
-    app.add_option("-p,--prompt", o.prompt_tokens, "prompt tokens [4096]")->check(CLI::Range(1u, kMaxContextTokens));
+    app.add_option("-p,--prompt", o.prompt_tokens, "prompt tokens [4096]")->check(WholeIn(1, kMaxContextTokens));
     app.add_option("--chunk,--npu-chunk", o.chunk_tokens,
                    "prompt tokens of one attention dispatch; some figures have 256, 512 and 1024 besides [256]")
-        ->check(CLI::Range(1u, kMaxChunkTokens));
+        ->check(WholeIn(1, kMaxChunkTokens));
     app.add_option("--moe-batch", o.moe_batch_tokens, "tokens whose experts run together in 'ours' [4096]")
-        ->check(CLI::Range(1u, kMaxContextTokens));
+        ->check(WholeIn(1, kMaxContextTokens));
     app.add_option("--order", o.order, "of 'ours', " + OneOf(Orders()) + " (wavefront: two halves in flight) [auto]");
     routing.AddTo(app, o);
     app.add_option("--expert-weights", o.expert_weights, "fp16, int8, lut8, lut6 or lut4 [int8, as the paper]");
     app.add_option("--attention-weights", o.attention_weights, "likewise [fp16]");
-    app.add_option("--tiers", o.n_tiers, "capacities of a layer in the paper's plans [3]")->check(CLI::Range(1u, 64u));
-    app.add_option("--seeds", o.n_seeds, "prompts, each with its own routing [5]")->check(CLI::Range(1u, 10000u));
-    app.add_option("-s,--seed", o.seed, "of the first [1]");
-    app.add_option("-t,--threads", n_threads, "simulations at once [all cores]");
-    output_option = app.add_option("-o,--output", output, "file to write, - for stdout [report.html]");
-    output_option->take_last();
-    app.add_flag("--published", published, "print the paper's figures with their sources as JSON, and no page");
+    app.add_option("--tiers", o.n_tiers, "capacities of a layer in the paper's plans [3]")->check(WholeIn(1, 64));
+    app.add_option("--seeds", o.n_seeds, "prompts, each with its own routing [5]")->check(WholeIn(1, 10000));
+    app.add_option("-s,--seed", o.seed, "of the first [1]")->check(WholeIn(0, UINT64_MAX));
+    app.add_option("-t,--threads", n_threads, "simulations at once; -1 = all cores")->check(WholeIn(-1, kMaxThreads));
+    app.add_option("-o,--output", output, "file to write, - for stdout [report.html]")->take_last();
+    published_option =
+        app.add_flag("--published", published, "print the paper's figures with their sources as JSON, and no page");
   }
 };
 
@@ -99,16 +99,18 @@ int RunSimulationReport(const std::vector<std::string>& args) {
   if (const auto exit_code = ParseFlags(app, args)) return *exit_code;
   if (const Status good = flags.routing.Check(); !good) return UsageError("report: " + good.error().message);
   if (flags.published) {
-    if (const Status good = Refuse({flags.output_option}, "not with --published, which goes to stdout"); !good) {
-      return UsageError("report: " + good.error().message);
+    for (const CLI::Option* option : app.get_options()) {
+      if (option == flags.published_option) continue;
+      if (const Status good = Refuse({option}, "not with --published, which prints what is known, as JSON"); !good) {
+        return UsageError("report: " + good.error().message);
+      }
     }
     const Status written = WriteOut(PublishedJson());
     return written ? kExitDone : FailWith(written.error());
   }
   flags.options.simulate.npu = WithoutSim(flags.options.simulate.npu);
-  const auto threads = ParseThreads(flags.n_threads);
-  if (!threads) return UsageError("report: " + threads.error().message);
-  flags.options.n_threads = *threads > 0 ? *threads : std::max(1u, std::thread::hardware_concurrency());
+  const uint32_t threads = ThreadCount(flags.n_threads);
+  flags.options.n_threads = threads > 0 ? threads : std::max(1u, std::thread::hardware_concurrency());
   if (flags.options.models.empty()) flags.options.models.assign(std::begin(kModels), std::end(kModels));
   const bool to_stdout = flags.output == "-";
   if (const Status apart = CheckApart({flags.output}, InputsOf(flags)); !apart) {

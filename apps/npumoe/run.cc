@@ -30,7 +30,8 @@ struct RunFlags {
   int64_t max_tokens = -1;
   bool escape = true, parse_special = false, chat = false;
   bool no_display_prompt = false, show_special = false, verbose_prompt = false, stats = false, json = false;
-  CLI::Option *prompt_option = nullptr, *file_option = nullptr, *system_option = nullptr, *special_option = nullptr;
+  CLI::Option *prompt_option = nullptr, *file_option = nullptr, *system_option = nullptr, *special_option = nullptr,
+              *escape_option = nullptr;
 
   bool is_chat() const { return chat || !chat_template.empty() || system_option->count() > 0; }
 
@@ -44,14 +45,16 @@ struct RunFlags {
     file_option = app.add_option("-f,--file", prompt_file, "file with the prompt; one final newline is dropped")
                       ->take_last()
                       ->group(group);
-    app.add_flag("-e,--escape,!--no-escape", escape, "\\n, \\t, \\xNN and the like in -p become bytes; on by default")
-        ->group(group);
+    escape_option = app.add_flag("-e,--escape,!--no-escape", escape,
+                                 "\\n, \\t, \\xNN and the like in -p become bytes; on by default");
+    escape_option->group(group);
     special_option = app.add_flag("--parse-special", parse_special,
                                   "control tokens written in the prompt act as such; not in a chat");
     special_option->group(group);
     app.add_flag("--chat", chat, "the prompt is a question in the model's chat format")->group(group);
     auto* chat_option = app.add_option("--chat-template", chat_template, "the same in a named built-in format")
                             ->take_last()
+                            ->check(KnownChatFormat())
                             ->group(group);
     BindEnvironment(chat_option, "CHAT_TEMPLATE");
     system_option = app.add_option("--system-prompt", system_prompt, "-sys: system message; implies --chat")
@@ -61,7 +64,7 @@ struct RunFlags {
     auto* max_option = app.add_option("-n,--n-predict,--max-tokens", max_tokens,
                                       "tokens to generate; -1 = until the model ends or the context is full")
                            ->take_last()
-                           ->check(CLI::Range(int64_t{-2}, int64_t{1} << 40))
+                           ->check(WholeIn(-2, uint64_t{1} << 40))
                            ->group(output);
     BindEnvironment(max_option, "N_PREDICT");
     app.add_flag("--no-display-prompt", no_display_prompt, "print the generated text only")->group(output);
@@ -203,10 +206,12 @@ int RunRun(const std::vector<std::string>& args) {
   auto options = flags.engine.Options();
   if (!options) return UsageError("run: " + options.error().message);
   if (const Status filled = flags.npu.Fill(*options); !filled) return UsageError("run: " + filled.error().message);
-  if (const Status known = CheckChatFormat(flags.chat_template); !known)
-    return UsageError("run: " + known.error().message);
   if (flags.is_chat()) {
     const Status good = Refuse({flags.special_option}, "not in a chat, where a prompt is what its user says");
+    if (!good) return UsageError("run: " + good.error().message);
+  }
+  if (flags.escape && flags.prompt_option->count() == 0) {
+    const Status good = Refuse({flags.escape_option}, "of -p only: files and pipes are taken as they are");
     if (!good) return UsageError("run: " + good.error().message);
   }
   if (flags.npu.trace_path() == "-") return UsageError("run: --trace: wants a file: stdout has the text");
@@ -225,6 +230,7 @@ int RunRun(const std::vector<std::string>& args) {
   auto engine = OpenEngine(flags.engine.model(), *options);
   if (!engine) return FailWith(engine.error());
   PrintWarnings(engine->info());
+  flags.npu.NoteWhatIsOtherwise(engine->plan_lengths());
   const auto prompt = EncodePrompt(*engine, flags, std::move(*text));
   if (!prompt) return FailWith(prompt.error());
   if (flags.verbose_prompt) ListTokens(*engine, prompt->tokens);

@@ -35,7 +35,7 @@ struct SimulateFlags {
   SimulateOptions options;
   bool as_json = false, details = false;
   std::vector<const CLI::Option*> of_ours;
-  CLI::Option* tiers_option = nullptr;
+  CLI::Option *tiers_option = nullptr, *experts_option = nullptr, *attention_option = nullptr;
   const CLI::Option *json_option = nullptr, *details_option = nullptr;
 
   void AddTo(CLI::App& app) {
@@ -48,7 +48,7 @@ struct SimulateFlags {
     app.add_option("--chunk,--npu-chunk", chunks, "prompt tokens of one attention dispatch, as 256,512 [256]");
     auto* batch =
         app.add_option("--moe-batch", options.moe_batch_tokens, "tokens whose experts run together in 'ours' [4096]");
-    batch->check(CLI::Range(1u, kMaxContextTokens));
+    batch->check(WholeIn(1, kMaxContextTokens));
     auto* order = app.add_option("--order", options.order,
                                  "of 'ours', " + OneOf(Orders()) + " (wavefront: two halves in flight) [auto]");
     routing.AddTo(app, options);
@@ -60,13 +60,14 @@ struct SimulateFlags {
                                      fmt::format("of 'ours', some of: {} [time]", fmt::join(Objectives(), ", ")));
     objective->delimiter(',');
     of_ours = {batch, order, objective};
-    app.add_option("--expert-weights", options.expert_weights, "fp16, int8, lut8, lut6 or lut4 [fp16]");
-    app.add_option("--attention-weights", options.attention_weights, "likewise [fp16]");
+    experts_option =
+        app.add_option("--expert-weights", options.expert_weights, "fp16, int8, lut8, lut6 or lut4 [fp16]");
+    attention_option = app.add_option("--attention-weights", options.attention_weights, "likewise [fp16]");
     tiers_option =
         app.add_option("--tiers", options.n_tiers, "capacities of a layer in the paper's plans with tiers [3]");
-    tiers_option->check(CLI::Range(1u, 64u));
-    app.add_option("--seeds", options.n_seeds, "prompts, each with its own routing [5]")->check(CLI::Range(1u, 10000u));
-    app.add_option("-s,--seed", options.seed, "of the first [1]");
+    tiers_option->check(WholeIn(1, 64));
+    app.add_option("--seeds", options.n_seeds, "prompts, each with its own routing [5]")->check(WholeIn(1, 10000));
+    app.add_option("-s,--seed", options.seed, "of the first [1]")->check(WholeIn(0, UINT64_MAX));
     app.add_option("--sweep", sweep, "write one row per placement of every combination; .csv or .json")
         ->check(NotStdout("a file, .csv or .json"));
     json_option = app.add_flag("--json", as_json, "everything as JSON");
@@ -83,6 +84,14 @@ struct SimulateFlags {
     }
     if (!placements.empty() && std::ranges::none_of(placements, HasTiers)) {
       if (const Status good = Refuse({tiers_option}, kTiersText); !good) return good;
+    }
+    if (!placements.empty() && std::ranges::none_of(placements, HasExperts)) {
+      if (const Status good = Refuse({experts_option}, "no placement asked for runs experts on the NPU"); !good)
+        return good;
+    }
+    if (!placements.empty() && std::ranges::none_of(placements, HasAttention)) {
+      if (const Status good = Refuse({attention_option}, "no placement asked for runs attention on the NPU"); !good)
+        return good;
     }
     if (!as_json && !sweep.ends_with(".json")) {
       if (const Status good = Refuse({details_option}, "wants --json or --sweep X.json"); !good) return good;

@@ -91,7 +91,7 @@ Result<uint32_t> ParseNumber(std::string_view text, uint32_t max_value, std::str
 
 // One item of a list: "a", "a-b", "a-b+step" or "a-b*factor", appended to `values`.
 Status AppendRange(std::string_view item, uint32_t max_value, std::string_view what, std::vector<uint32_t>& values) {
-  const size_t dash = item.find('-');
+  const size_t dash = item.find('-', 1);  // one in front is a sign, which no number here has
   const auto first = ParseNumber(item.substr(0, dash), max_value, what);
   if (!first) return first.error();
   uint32_t last = *first, step = 1;

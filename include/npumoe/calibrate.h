@@ -17,6 +17,9 @@ namespace npumoe {
 // Most bytes of routing statistics that are read: 512 experts in 94 layers with six chunk lengths take about 150 MB.
 inline constexpr size_t kMaxStatsBytes = size_t{256} << 20;
 
+// Of one calibration: what a file of statistics may hold.
+inline constexpr size_t kMaxChunkLengths = 64, kMaxCalibrationTexts = 1024;
+
 struct CalibrationText {
   std::string name;  // the "domain" in reports
   std::string text;

@@ -159,6 +159,7 @@ class Engine {
   // Name of the chat format in use ("chatml"); empty if the model names none that is built in.
   std::string chat_format() const;
   static std::vector<std::string_view> ChatFormats();
+  static std::vector<std::string_view> PreTokenizers();  // what EngineOptions::tokenizer_pre may be
   // Tokens of a conversation; `format` empty = chat_format(). Message text never becomes control tokens.
   Result<std::vector<int32_t>> EncodeChat(std::span<const Message> messages, bool add_generation_prompt,
                                           std::string_view format = {}) const;

@@ -83,7 +83,8 @@ std::vector<std::string_view> OverflowModes();
 std::vector<std::string_view> WeightFormats();
 
 // `stats_json`: what `Calibrate` made, with `stats_name` as the subject of messages; empty = not calibrated. Fails with
-// kInvalidArgument naming a bad option, or saying that the statistics are of another model, and with kCancelled soon
+// kInvalidArgument naming a bad option, or saying that the statistics are of another model, with kUnsupported for a Core
+// ML that is not here, and with kCancelled soon
 // after `go_on` said no.
 Result<PlanDocument> MakePlanDocument(const std::string& model_path, std::string_view stats_json,
                                       std::string_view stats_name, const PlanOptions& options,

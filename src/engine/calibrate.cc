@@ -19,7 +19,6 @@ namespace npumoe {
 namespace {
 
 constexpr uint32_t kLeastWindow = 4096;
-constexpr size_t kMaxChunkLengths = 64, kMaxTexts = 1024;  // what a file of statistics may hold
 
 struct Source {
   std::string name;
@@ -139,8 +138,8 @@ Status Calibrator::ReadTexts(std::span<const CalibrationText> texts) {
     return MakeError(Code::kInvalidArgument, "{}: has no experts: nothing to calibrate",
                      Printable(engine_.model.path(), 1000));
   }
-  if (texts.size() > kMaxTexts) {
-    return MakeError(Code::kInvalidArgument, "calibration: {} texts, limit {}", texts.size(), kMaxTexts);
+  if (texts.size() > kMaxCalibrationTexts) {
+    return MakeError(Code::kInvalidArgument, "calibration: {} texts, limit {}", texts.size(), kMaxCalibrationTexts);
   }
   for (const CalibrationText& text : texts) {
     // An empty text is no prompt, although the model's start token would make it one of a single token.

@@ -10,6 +10,7 @@
 #include "engine/options.h"
 #include "engine/system.h"
 #include "format/chat_format.h"
+#include "format/pretokenizer.h"
 #include "graph/hash.h"
 #include "kernels/blas.h"
 #include "model/model_hash.h"
@@ -106,6 +107,7 @@ std::string Engine::chat_format() const {
 }
 
 std::vector<std::string_view> Engine::ChatFormats() { return ChatFormatNames(); }
+std::vector<std::string_view> Engine::PreTokenizers() { return PreRuleNames(); }
 
 Result<std::vector<int32_t>> Engine::EncodeChat(std::span<const Message> messages, bool add_generation_prompt,
                                                 std::string_view format) const {

@@ -195,16 +195,14 @@ namespace {
 
 // Of a simulated NPU, or of this machine's.
 Result<NpuSpec> SpecToPlanFor(const std::string& npu) {
-  Result<NpuSpec> spec = NpuSpec{};
   if (IsCoreMlName(npu)) {
     NpuOptions options;
     options.device = npu;
-    spec = SpecOfNpu(options);
-  } else {
-    const auto simulated = FindSimulatedNpu(npu);
-    spec = simulated.ok() ? Result<NpuSpec>(**simulated) : Result<NpuSpec>(simulated.error());
+    return SpecOfNpu(options);
   }
-  return spec.ok() ? spec : Result<NpuSpec>(MakeError(Code::kInvalidArgument, "{}", spec.error().message));
+  const auto simulated = FindSimulatedNpu(npu);
+  if (!simulated.ok()) return MakeError(Code::kInvalidArgument, "{}", simulated.error().message);
+  return **simulated;
 }
 
 }  // namespace

@@ -178,7 +178,7 @@ std::vector<uint32_t> CalibrationLengths(const SimulateOptions& o) {
 Result<RoutingStats> StatsFor(const SimulateOptions& o, const ModelConfig& config) {
   NM_TRY_VAR(RoutingStats stats, ParseRoutingStats(o.stats_json, o.stats_path));
   if (stats.n_layers != config.n_layers || stats.n_experts != config.n_experts || stats.top_k != config.top_k) {
-    return MakeError(Code::kInvalidArgument, "{}: {} layers of {} experts, top-{}; the model has {} of {}, top-{}",
+    return MakeError(Code::kUnsupported, "{}: {} layers of {} experts, top-{}; the model has {} of {}, top-{}",
                      o.stats_path, stats.n_layers, stats.n_experts, stats.top_k, config.n_layers, config.n_experts,
                      config.top_k);
   }

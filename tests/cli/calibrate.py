@@ -142,7 +142,7 @@ class Calibrate(Case):
             (2, "--chunk: lengths start at 1", [self.model, "-f", self.text, "--chunk", "0,8"]),
             (2, "--chunk: wants whole numbers", [self.model, "-f", self.text, "--chunk", "many"]),
             (2, "--max-tokens", [self.model, "-f", self.text, "--max-tokens", "-1"]),
-            (1, "chunk lengths, wanted 1 to 64", [self.model, "-f", self.text, "--chunk", "1-100"]),
+            (2, "--chunk: wants at most 64 lengths, got 100", [self.model, "-f", self.text, "--chunk", "1-100"]),
             (1, "the text is empty", [self.model, "-f", none, none]),
             (1, "absent.txt': No such file", [self.model, "-f", self.dir / "absent.txt"]),
             (1, "Is a directory", [self.model, "-f", self.dir]),

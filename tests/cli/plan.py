@@ -78,12 +78,13 @@ class Plan(Case):
         path = self.dir / "again.json"
         run = ["run", self.model, "-p", "x", "-n", "1", "--npu", "sim:m2-max", "--plan", path]
         ours = [["--order", order] for order in ("auto", "layer-major", "wavefront")]
-        others = [["--placement", name] for name in ("cpu", "naive", "anemll", "base", "tiers", "tiers+groups", "all")]
-        for objective in ("time", "energy", "edp"):
-            for flags in ours + others:
-                with self.subTest(objective=objective, flags=flags):
-                    self.ok("plan", self.model, "--chunk", "64", "--objective", objective, *flags, "-o", path)
-                    self.ok(*run)
+        others = [["--placement", name] for name in ("tiers", "tiers+groups", "all")]
+        plans = [["--placement", name] for name in ("cpu", "naive", "anemll", "base")]  # no objective moves these
+        plans += [["--objective", name, *flags] for name in ("time", "energy", "edp") for flags in ours + others]
+        for flags in plans:
+            with self.subTest(flags=flags):
+                self.ok("plan", self.model, "--chunk", "64", *flags, "-o", path)
+                self.ok(*run)
         good = json.loads(path.read_text())
         for field, value, part in (("expected_seconds", -1, "wanted 0 to 1000000000, got -1"),
                                    ("expected_joules", 1e300, "wanted 0 to 1000000000, got 1e+300"),
@@ -150,7 +151,7 @@ class Plan(Case):
         self.assertNotEqual(own["weight_errors"][4]["experts"], errors["lut4"]["experts"])
         self.assertNotIn("weight_errors", json.loads(self.ok("plan", self.model, "--json", "-o", self.dir / "p.json").text()))
         self.fails(2, "--max-weight-error", "plan", self.model, *auto, "--max-weight-error", "0")
-        self.fails(2, "the text is empty", "plan", self.model, *auto, "-f", self.write("empty.txt", b""))
+        self.fails(1, "the text is empty", "plan", self.model, *auto, "-f", self.write("empty.txt", b""))
         self.fails(1, "absent.txt", "plan", self.model, *auto, "-f", self.dir / "absent.txt")
 
     def test_dense_models_have_a_plan_of_attention(self):
@@ -174,7 +175,7 @@ class Plan(Case):
             ("wanted one of ours, cpu, naive, anemll, base, tiers, tiers+groups, all", ["--placement", "best"]),
             ("wanted one of exact, prune, reroute", ["--mode", "drop"]),
             ("wanted one of fp16, int8, lut8, lut6, lut4", ["--expert-weights", "lut5"]),
-            ("wanted one of m1, m1-pro, m1-max", ["--npu", "m9"]),
+            ("wants one of m1, m1-pro, m1-max", ["--npu", "m9"]),
             ("--chunk", ["--chunk", "0"]),
             ("--chunk", ["--chunk", "4000000000"]),
             ("--moe-batch", ["--moe-batch", "99999999999"]),
@@ -189,7 +190,7 @@ class Plan(Case):
         other = self.dir / "other.gguf"
         self.ok("make-model", *self.SHAPE, "--seed", "9", "-o", other)
         stats = self.calibrate()
-        line = self.fails(2, "made of another model", "plan", other, "--stats", stats)
+        line = self.fails(1, "made of another model", "plan", other, "--stats", stats)
         self.assertIn(str(stats), line)
 
     def test_broken_statistics_are_one_line(self):
@@ -300,7 +301,7 @@ class Doctor(Case):
 
     def test_the_self_test_without_an_npu(self):
         if os.uname().sysname == "Linux":
-            self.fails(2, "no NPU on this system", "doctor", "--self-test")
+            self.fails(1, "no NPU on this system", "doctor", "--self-test")
             self.fails(1, "Core ML is not on this system", "doctor", "--self-test", "--npu", "coreml")
 
     def test_unknown_npu(self):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Flags, exit codes, environment variables."""
 import os
+import re
 import subprocess
 
 from harness import NPUMOE, SECONDS, npumoe, Case
@@ -35,21 +36,34 @@ class Usage(Case):
             ("'--frobnicate'", ["run", self.model, "--frobnicate"]),
             ("model is required", ["run", "-p", "x"]),
             ("--temp", ["run", self.model, "-p", "x", "--temp", "warm"]),
-            ("temperature", ["run", self.model, "-p", "x", "--temp", "nan"]),
-            ("top", ["run", self.model, "-p", "x", "--top-p", "-1"]),
+            ("--temp: wants a number from 0 to", ["run", self.model, "-p", "x", "--temp", "nan"]),
+            ("--top-p: wants a number from 0 to 1, got '-1'", ["run", self.model, "-p", "x", "--top-p", "-1"]),
             ("--n-predict", ["run", self.model, "-p", "x", "-n", "-3"]),
             ("--n-predict", ["run", self.model, "-p", "x", "-n", "99999999999999999999"]),
             ("--ctx-size", ["run", self.model, "-p", "x", "-c", "-1"]),
             ("--ctx-size", ["run", self.model, "-p", "x", "-c", "5000000000"]),
             ("--ctx-size", ["run", self.model, "-p", "x", "-c", "16777217"]),
-            ("-t: wants 1 to 1024", ["run", self.model, "-p", "x", "-t", "100000"]),
+            ("--threads: wants a whole number from -1 to 1024, got '100000'", ["run", self.model, "-p", "x", "-t", "100000"]),
             ("--ubatch-size", ["run", self.model, "-p", "x", "-ub", "0"]),
             ("keys and values must have one type", ["run", self.model, "-p", "x", "-ctk", "f32"]),
             ("keys and values must have one type", ["run", self.model, "-p", "x", "-ctk", "q8_0"]),
             ("keys and values must have one type", ["info", self.model, "-ctv", "q8_0"]),
-            ("wants f16, f32 or q8_0, got 'q4_0'", ["run", self.model, "-p", "x", "-ctk", "q4_0", "-ctv", "q4_0"]),
-            ("wants f16, f32 or q8_0, got 'Q8_0'", ["bench", self.model, "-ctk", "Q8_0", "-ctv", "Q8_0"]),
-            ("unknown format 'nonsense', wanted one of: ", ["run", self.model, "-p", "x", "--chat-template", "nonsense"]),
+            ("wants one of f16, f32, q8_0, got 'q4_0'", ["run", self.model, "-p", "x", "-ctk", "q4_0", "-ctv", "q4_0"]),
+            ("wants one of f16, f32, q8_0, got 'Q8_0'", ["bench", self.model, "-ctk", "Q8_0", "-ctv", "Q8_0"]),
+            ("--chat-template: wants one of chatml, ", ["run", self.model, "-p", "x", "--chat-template", "nonsense"]),
+            ("--chat-template: wants one of chatml, ", ["chat", self.model, "--chat-template", "nonsense"]),
+            ("--tokenizer-pre: wants one of default, ", ["run", self.model, "-p", "x", "--tokenizer-pre", "nonsense"]),
+            ("--tokenizer-pre: wants one of default, ", ["info", self.model, "--tokenizer-pre", "nonsense"]),
+            ("got 'm2-max'", ["run", self.model, "-p", "x", "--npu", "m2-max"]),
+            ("got 'sim:m9'", ["eval", self.model, "-f", self.model, "--npu", "sim:m9"]),
+            ("got 'm9'", ["run", self.model, "-p", "x", "--npu", "coreml", "--npu-spec", "m9"]),
+            ("got 'm9'", ["plan", self.model, "--npu", "m9"]),
+            ("got 'm4'", ["doctor", "--self-test", "--npu", "m4"]),
+            ("got 'sim:m4'", ["exec", "x.mlpackage", "-o", self.dir, "--npu", "sim:m4"]),
+            ("--window: wants 0 or at least 2 tokens, got 1", ["eval", self.model, "-f", self.model, "--window", "1"]),
+            ("--chunk: wants at most 64 lengths, got 65", ["calibrate", self.model, "-f", self.model, "--chunk", "1-65"]),
+            ("-t: wants whole numbers from 0 to 1024, got '-1'", ["bench", self.model, "-t", "-1"]),
+            ("--activation-bits: wants one of 8, 16, got '010'", ["bench", self.model, "--activation-bits", "010"]),
             ("-p and -f", ["run", self.model, "-p", "x", "-f", "y"]),
             ("--prompt", ["run", self.model, "-p"]),
             ("'surplus'", ["run", self.model, "surplus"]),
@@ -88,6 +102,21 @@ class Usage(Case):
             (f"--moe-batch: {ours}, got base", ["plan", self.model, "--placement", "base", "--moe-batch", "512"]),
             ("--max-weight-error: wants weights that are auto", [*run, *sim, "--max-weight-error", "0.1"]),
             ("--max-weight-error: wants weights that are auto", ["plan", self.model, "--max-weight-error", "0.1"]),
+            ("--expert-weights: placement cpu runs experts on", ["plan", self.model, "--placement", "cpu", "--expert-weights", "lut4"]),
+            ("--expert-weights: placement anemll", [*run, *sim, "--placement", "anemll", "--expert-weights", "lut4"]),
+            ("--attention-weights: placement naive", ["plan", self.model, "--placement", "naive", "--attention-weights", "lut4"]),
+            ("--objective: placement base", ["plan", self.model, "--placement", "base", "--objective", "energy"]),
+            ("--mode: placement base has no rows above a capacity", ["plan", self.model, "--placement", "base", "--mode", "prune"]),
+            ("--expert-weights: no placement asked for", ["simulate", "phi-tiny-moe", "--placement", "cpu,anemll", "--expert-weights", "lut4"]),
+            ("--attention-weights: no placement", ["simulate", "phi-tiny-moe", "--placement", "naive", "--attention-weights", "lut4"]),
+            ("--json: not with -o csv", ["bench", self.model, "-o", "csv", "--json"]),
+            ("--all: not with keys", ["cache", "--cache", self.dir, "rm", "--all", "00"]),
+            ("--f32: of the reference executor", ["exec", "x.mlpackage", "-o", self.dir, "--f32", "--npu", "coreml"]),
+            ("--escape: of -p only", ["run", self.model, "-f", self.model, "-e"]),
+            ("--ubatch-size: of runs", ["compile", self.model, "-ub", "64"]),
+            ("--cache-type-k: of runs", ["compile", self.model, "-ctk", "f32", "-ctv", "f32"]),
+            ("'tiny-qwen3' is dense", ["make-model", "--shape", "tiny-qwen3", "--zipf", "0.35", "-o", self.dir / "x"]),
+            ("'tiny-llama' is dense", ["make-model", "--shape", "tiny-llama", "--per-expert", "-o", self.dir / "x"]),
             ("--file: no errors are measured", ["plan", self.model, "-f", self.model]),
             ("--trace: only 'npumoe run'", ["compile", self.model, "--trace", self.dir / "x"]),
             ("--parse-special: not in a chat", [*run, "--chat", "--parse-special"]),
@@ -104,11 +133,15 @@ class Usage(Case):
             ("--per-expert: not with --hf", ["make-model", *self.SHAPE, "--hf", "--per-expert", "-o", self.dir / "x"]),
             ("--cache: wants --self-test", ["doctor", "--cache", self.dir]),
             ("--output: not with --published", ["report", "--published", "-o", self.dir / "x.html"]),
+            ("--npu: not with --published", ["report", "--published", "--npu", "m4"]),
+            ("--model: not with --published", ["report", "--published", "phi-tiny-moe"]),
+            ("--order: not with --published", ["report", "--published", "--order", "auto"]),
         ]:
             with self.subTest(args=args):
                 self.fails(2, part, *args)
         # A variable stands for all commands: it cannot make a flag silent, and needs no use itself.
-        self.fails(2, "--placement: wants --npu too", *run, "--placement", "all", env={"NPUMOE_PLACEMENT": "ours"})
+        for variable in ("ours", "all"):
+            self.fails(2, "--placement: wants --npu too", *run, "--placement", "all", env={"NPUMOE_PLACEMENT": variable})
         self.ok(*run, "-n", "1", env={"NPUMOE_PLACEMENT": "all", "NPUMOE_MOE_BATCH": "512", "NPUMOE_KEEP_WARM": "1"})
         self.ok(*run, *sim, "-n", "1", "--placement", "all", env={"NPUMOE_MOE_BATCH": "512", "NPUMOE_CACHE_GB": "1"})
 
@@ -117,6 +150,18 @@ class Usage(Case):
         self.assertEqual(self.ok(*run, "-b", "32", "-ub", "64").lines, ["npumoe: note: -ub 64: chunks have 32 tokens, as -b says"])
         self.assertEqual(self.ok(*run, "-ub", "4096").lines, ["npumoe: note: -ub 4096: chunks have 2048 tokens, as -b says"])
         self.assertEqual(self.ok(*run, "-b", "32").lines, [])
+        self.assertEqual(self.ok(*run, "-ub", "64", env={"LLAMA_ARG_BATCH": "32"}).lines,
+                         ["npumoe: note: -ub 64: chunks have 32 tokens, as LLAMA_ARG_BATCH (for --batch-size) says"])
+        bench = npumoe("bench", self.model, "-p", "4", "-n", "0", "-r", "1", "-b", "8", "-ub", "8,16")
+        self.assertEqual(bench.lines[0], "npumoe: note: -ub 16: chunks have 8 tokens, as -b says")
+        sim = ["--npu", "sim:m2-max", "--npu-chunk"]
+        said = "npumoe: note: --npu-chunk 65536: planned with 512: what the context and the NPU allow"
+        for args in (run, ["eval", self.model, "-f", self.write("words.txt", b"words and words"), "--json"],
+                     ["compile", self.model, "-o", self.dir / "clamped"]):
+            self.assertIn(said, self.ok(*args, *sim, "65536").lines)
+            self.assertNotIn("note: --npu-chunk", self.ok(*args, *sim, "64").err)
+        self.assertIn(said.replace("--npu-chunk", "NPUMOE_NPU_CHUNK (for --npu-chunk)"),
+                      self.ok(*run, *sim[:2], env={"NPUMOE_NPU_CHUNK": "65536"}).lines)
         plan = ["plan", self.model, "-o", self.dir / "said.json"]
         self.assertEqual(self.ok(*plan).lines, [])
         self.assertEqual(self.ok(*plan, "--chunk", "512").lines, [])  # the default of --moe-batch is no wish
@@ -132,6 +177,37 @@ class Usage(Case):
             if placement:
                 self.assertIn("time, energy, edp", text)
                 self.assertIn("ours, cpu, naive, anemll, base, tiers, tiers+groups, all", text)
+
+    def test_numbers_are_read_as_written_or_refused(self):
+        """Every flag of every command that takes one: nothing wraps, nothing is octal, no NaN."""
+        commands = {
+            "run": [self.model, "-p", "x"], "chat": [self.model], "eval": [self.model, "-f", self.model],
+            "calibrate": [self.model, "-f", self.model], "bench": [self.model], "plan": [self.model],
+            "simulate": ["phi-tiny-moe"], "report": ["phi-tiny-moe"], "compile": [self.model],
+            "make-model": [*self.SHAPE, "-o", self.dir / "never.gguf"],
+        }
+        # Of all that reads as something else elsewhere; each flag is then tried with what wraps to 1, or is no number.
+        for name, values in (("--seed", ["1.5", "1e3", "0x10", "010", "+1", "-1", "99999999999999999999"]),
+                             ("--zipf", ["inf", "0x1p3", "1e400", "warm", "1,5"])):
+            for value in values:
+                with self.subTest(flag=name, value=value):
+                    line = self.fails(2, f": {name}: wants a ", "make-model", *commands["make-model"], f"{name}={value}")
+                    self.assertIn(f", got '{value}'", line)
+        n_seen = 0
+        for command, needed in commands.items():
+            for entry in re.split(r"(?m)^  (?=(?:-\w,)?--)", self.ok(command, "--help").text()):
+                flag = re.match(r"(?:-\w,)?(--[\w-]+)[\w,-]* ([NX])\s", entry)
+                if not flag:
+                    continue
+                n_seen += 1
+                name, kind = flag.groups()
+                value = "nan" if kind == "X" else "-18446744073709551615"
+                with self.subTest(command=command, flag=name):
+                    line = self.fails(2, f": {name}: wants a ", command, *needed, f"{name}={value}")
+                    self.assertIn(f", got '{value}'", line)
+        self.assertGreater(n_seen, 70)
+        self.assertFalse((self.dir / "never.gguf").exists())
+        self.ok("run", self.model, "-p", "x", "-n", "1", "-s", "-1")  # as its help says
 
     def test_empty_values_name_nothing(self):
         for name, args in [
@@ -207,7 +283,28 @@ class Usage(Case):
         self.assertEqual(self.run_text("-p", "abc", "-n", "3", env={"NPUMOE_N_PREDICT": "9"}), expected)
         self.assertEqual(self.ok("run", "-p", "abc", "-n", "3", "--temp", "0",
                                  env={"LLAMA_ARG_MODEL": os.fspath(self.model)}).out, expected)
-        self.fails(2, "NPUMOE_THREADS", "run", self.model, "-p", "x", env={"NPUMOE_THREADS": "many"})
+
+    def test_what_a_variable_says_is_told_by_its_name(self):
+        run, sim = ["run", self.model, "-p", "x"], ["--npu", "sim:m2-max"]
+        for code, part, args, env in [
+            (2, "run: NPUMOE_THREADS, for --threads: wants", run, {"NPUMOE_THREADS": "many"}),
+            (2, "run: LLAMA_ARG_CTX_SIZE, for --ctx-size: wants", run, {"LLAMA_ARG_CTX_SIZE": "-1"}),
+            (2, "run: NPUMOE_NPU, for --npu: wants one of", run, {"NPUMOE_NPU": "m2-max"}),
+            (2, "run: LLAMA_ARG_CHAT_TEMPLATE, for --chat-template: wants", run, {"LLAMA_ARG_CHAT_TEMPLATE": "x"}),
+            (2, "run: NPUMOE_PLACEMENT, for --placement: wants one of", [*run, *sim], {"NPUMOE_PLACEMENT": "x"}),
+            (2, "(from the environment: LLAMA_ARG_CACHE_TYPE_K)", run, {"LLAMA_ARG_CACHE_TYPE_K": "q8_0"}),
+            (2, "(from the environment: NPUMOE_MOE_BATCH)", [*run, *sim, "--npu-chunk", "512"], {"NPUMOE_MOE_BATCH": "64"}),
+            (2, "NPUMOE_NPU_CHUNK (for --npu-chunk) and --plan: ", [*run, *sim, "--plan", "p"], {"NPUMOE_NPU_CHUNK": "64"}),
+            (2, "--npu-chunk and NPUMOE_PLAN (for --plan): ", [*run, *sim, "--npu-chunk", "64"], {"NPUMOE_PLAN": "p"}),
+            (1, "(NPUMOE_PLAN is set)", [*run, *sim], {"NPUMOE_PLAN": "/no/such/plan.json"}),
+            (1, "(LLAMA_ARG_MODEL is set)", ["run", "-p", "x"], {"LLAMA_ARG_MODEL": "/no/such/model.gguf"}),
+            (1, "(NPUMOE_NPU is set)", run, {"NPUMOE_NPU": "coreml:gpu"}),
+        ]:
+            with self.subTest(env=env):
+                self.fails(code, part, *args, env=env)
+        # The flag is what is wrong here, whatever the variable says.
+        line = self.fails(2, "run: --threads: wants", *run, "-t", "many", env={"NPUMOE_THREADS": "2"})
+        self.assertNotIn("NPUMOE", line)
 
     def test_closed_streams_do_not_become_files(self):
         out = self.dir / "closed.gguf"
