@@ -2,6 +2,7 @@
 #include "base/files.h"
 
 #include <fcntl.h>
+#include <fmt/core.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -22,8 +23,8 @@ namespace npumoe {
 namespace {
 
 // Names of the temporary files that exist, and of files and folders that nobody will want unless more is done, for
-// RemoveUnfinishedFiles: a signal handler may neither lock nor allocate. One that finds no slot, or whose name is longer
-// than one, stays behind when the program ends at once.
+// RemoveUnfinishedFiles: a signal handler may neither lock nor allocate. One that finds no slot, or whose name is
+// longer than one, stays behind when the program ends at once.
 struct Unfinished {
   enum State { kFree, kChanging, kFile, kFolder };
   std::atomic<int> state{kFree};
@@ -51,7 +52,8 @@ void ForgetUnfinished(int slot) {
 
 bool IsNullDevice(const struct stat& info) {
   struct stat null = {};
-  return S_ISCHR(info.st_mode) && ::stat("/dev/null", &null) == 0 && S_ISCHR(null.st_mode) && info.st_rdev == null.st_rdev;
+  return S_ISCHR(info.st_mode) && ::stat("/dev/null", &null) == 0 && S_ISCHR(null.st_mode) &&
+         info.st_rdev == null.st_rdev;
 }
 
 }  // namespace
@@ -160,7 +162,8 @@ Result<AtomicFile> AtomicFile::Create(const std::string& path) {
   std::string temporary;
   // Process ids repeat across containers that share a folder, so never open a temporary file of somebody else.
   for (int attempt = 0; file == nullptr && attempt < 100; ++attempt) {
-    temporary = target + ".tmp" + std::to_string(::getpid()) + (attempt == 0 ? "" : "." + std::to_string(attempt));
+    temporary = fmt::format("{}.tmp{}", target, ::getpid());
+    if (attempt > 0) temporary += fmt::format(".{}", attempt);
     file = std::fopen(temporary.c_str(), "wbx");
     if (file == nullptr && errno != EEXIST) break;
   }

@@ -16,14 +16,16 @@
 #include "moe/routing_stats_builder.h"
 
 namespace npumoe {
-namespace {
 
-constexpr uint32_t kLeastWindow = 4096;
-
-struct Source {
+// Has a name that is seen outside, as Calibrator, a friend of Engine, which holds them.
+struct CalibrationSource {
   std::string name;
   std::vector<int32_t> tokens;
 };
+
+namespace {
+
+constexpr uint32_t kLeastWindow = 4096;
 
 // Ascending, each length once.
 Result<std::vector<uint32_t>> ChunkLengths(const CalibrateOptions& options) {
@@ -42,11 +44,12 @@ Result<std::vector<uint32_t>> ChunkLengths(const CalibrateOptions& options) {
 }
 
 // Shares `max_tokens` evenly: what a short text leaves of its share goes to the others.
-void CutToShares(uint64_t max_tokens, std::vector<Source>& sources) {
-  std::vector<Source*> by_length;
-  for (Source& source : sources) by_length.push_back(&source);
-  std::stable_sort(by_length.begin(), by_length.end(),
-                   [](const Source* a, const Source* b) { return a->tokens.size() < b->tokens.size(); });
+void CutToShares(uint64_t max_tokens, std::vector<CalibrationSource>& sources) {
+  std::vector<CalibrationSource*> by_length;
+  for (CalibrationSource& source : sources) by_length.push_back(&source);
+  std::stable_sort(by_length.begin(), by_length.end(), [](const CalibrationSource* a, const CalibrationSource* b) {
+    return a->tokens.size() < b->tokens.size();
+  });
   for (size_t i = 0; i < by_length.size(); ++i) {
     // The longest texts come last and take what division leaves over.
     const uint64_t share = max_tokens / (by_length.size() - i);
@@ -121,14 +124,14 @@ class Calibrator {
   const ModelConfig& config_;
   const CalibrateOptions& options_;
   uint32_t window_ = 0;
-  std::vector<Source> sources_;
+  std::vector<CalibrationSource> sources_;
   uint64_t n_done_ = 0, n_total_ = 0;
   std::vector<std::string> warnings_;
 };
 
 size_t Calibrator::LongestText() const {
   size_t longest = 0;
-  for (const Source& source : sources_) longest = std::max(longest, source.tokens.size());
+  for (const CalibrationSource& source : sources_) longest = std::max(longest, source.tokens.size());
   return longest;
 }
 
@@ -152,8 +155,8 @@ Status Calibrator::ReadTexts(std::span<const CalibrationText> texts) {
     }
   }
   if (options_.max_tokens > 0) CutToShares(options_.max_tokens, sources_);
-  std::erase_if(sources_, [](const Source& source) { return source.tokens.empty(); });
-  for (const Source& source : sources_) n_total_ += source.tokens.size();
+  std::erase_if(sources_, [](const CalibrationSource& source) { return source.tokens.empty(); });
+  for (const CalibrationSource& source : sources_) n_total_ += source.tokens.size();
   if (n_total_ == 0) return MakeError(Code::kInvalidArgument, "calibration: the text is empty");
   // Pairs of experts are counted in 32 bits.
   if (n_total_ > UINT32_MAX) {
@@ -167,7 +170,7 @@ Result<bool> Calibrator::ReadAll(const KvCache& kv, const CalibrateProgressFn& p
   const Watch watch(engine_.forward, observer);
   ProgressFn report;
   if (progress) report = [&](size_t done, size_t total) { return progress(done, total); };
-  for (const Source& source : sources_) {
+  for (const CalibrationSource& source : sources_) {
     builder.BeginSource(source.name, source.tokens.size());
     const std::span<const int32_t> tokens(source.tokens);
     for (size_t begin = 0; begin < tokens.size(); begin += window_) {
