@@ -214,6 +214,11 @@ std::string SweepText(const SimulateFlags& flags, const std::vector<SimulateRepo
   return json.dump(2) + "\n";
 }
 
+int Failed(const Error& error) {
+  const bool usage = error.code == Code::kInvalidArgument || error.code == Code::kNotFound;
+  return usage ? UsageError("simulate: " + error.message) : FailWith(error);
+}
+
 }  // namespace
 
 int RunSimulate(const std::vector<std::string>& args) {
@@ -246,6 +251,10 @@ int RunSimulate(const std::vector<std::string>& args) {
   const auto combinations = Combinations(flags);
   if (!combinations) return UsageError("simulate: " + combinations.error().message);
 
+  for (const SimulateOptions& options : *combinations) {  // the last may be wrong, and the first take minutes
+    if (const Status good = CheckSimulateOptions(options); !good) return Failed(good.error());
+  }
+
   std::vector<SimulateReport> reports;
   Progress progress("simulate", "prompts", "prompts/s");
   for (const SimulateOptions& options : *combinations) {
@@ -255,9 +264,7 @@ int RunSimulate(const std::vector<std::string>& args) {
     });
     if (!report) {
       progress.Clear();
-      const Error& error = report.error();
-      const bool usage = error.code == Code::kInvalidArgument || error.code == Code::kNotFound;
-      return usage ? UsageError("simulate: " + error.message) : FailWith(error);
+      return Failed(report.error());
     }
     reports.push_back(std::move(*report));
   }

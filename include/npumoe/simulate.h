@@ -78,7 +78,11 @@ struct SimulateReport {
   std::vector<std::vector<double>> popularity;  // [layers][n_experts] share of the first seed's tokens
 };
 
-// kInvalidArgument, kNotFound or kCorruptFile name the option or file. `progress` hears how many of the n_seeds prompts
+// Reads and checks what the options name, in milliseconds. kInvalidArgument, kNotFound or kCorruptFile name the option or
+// file.
+Status CheckSimulateOptions(const SimulateOptions& options);
+
+// Fails as CheckSimulateOptions does. `progress` hears how many of the n_seeds prompts
 // are done, also while none is: often enough that its false stops a large model soon.
 Result<SimulateReport> Simulate(const SimulateOptions& options, const ProgressFn& progress);
 

@@ -185,13 +185,50 @@ Result<RoutingStats> StatsFor(const SimulateOptions& o, const ModelConfig& confi
   return stats;
 }
 
+// What the options name, read and checked.
+struct Setup {
+  ModelConfig config;
+  const NpuSpec* spec = nullptr;
+  ZipfRouting zipf;
+  RoutingStats given;  // where the options hold statistics
+  std::vector<std::string> placements;
+  std::vector<PlanRequest> requests;  // [placements]
+};
+
+Result<Setup> SetUp(const SimulateOptions& o) {
+  Setup setup;
+  NM_TRY_VAR(setup.config, ReadConfig(o.model));
+  if (setup.config.n_experts == 0) return MakeError(Code::kUnsupported, "model {}: no experts to place", o.model);
+  NM_TRY_VAR(setup.spec, FindSpec(o.npu));
+  NM_TRY(CheckOptions(o, setup.config, *setup.spec));
+  if (o.stats_json.empty()) {
+    NM_TRY_VAR(setup.zipf, ParseZipf(o.routing));
+  } else {
+    NM_TRY_VAR(setup.given, StatsFor(o, setup.config));
+    setup.zipf.drift = o.stats_drift;
+  }
+  setup.placements = o.placements;
+  if (setup.placements.empty()) {
+    for (const std::string_view name : PlacementNames()) setup.placements.emplace_back(name);
+  }
+  for (const std::string& name : setup.placements) {
+    NM_TRY_VAR(PlanRequest request, RequestFor(o, name));
+    setup.requests.push_back(std::move(request));
+  }
+  return setup;
+}
+
 }  // namespace
 
+Status CheckSimulateOptions(const SimulateOptions& options) {
+  const auto setup = SetUp(options);
+  return setup ? Status(Ok{}) : Status(setup.error());
+}
+
 Result<SimulateReport> Simulate(const SimulateOptions& o, const ProgressFn& progress) {
-  NM_TRY_VAR(const ModelConfig config, ReadConfig(o.model));
-  if (config.n_experts == 0) return MakeError(Code::kUnsupported, "model {}: no experts to place", o.model);
-  NM_TRY_VAR(const NpuSpec* spec, FindSpec(o.npu));
-  NM_TRY(CheckOptions(o, config, *spec));
+  NM_TRY_VAR(const Setup setup, SetUp(o));
+  const ModelConfig& config = setup.config;
+  const NpuSpec* const spec = setup.spec;
   // Told to stop? Asked all along: one seed of a large model takes seconds.
   uint32_t n_done = 0;
   bool stopped = false;
@@ -200,16 +237,8 @@ Result<SimulateReport> Simulate(const SimulateOptions& o, const ProgressFn& prog
     return !stopped;
   };
   const Error told_to_stop{Code::kCancelled, "simulate: stopped by the caller"};
-  RoutingStats given;
-  ZipfRouting zipf;
-  if (o.stats_json.empty()) {
-    NM_TRY_VAR(zipf, ParseZipf(o.routing));
-  } else {
-    NM_TRY_VAR(given, StatsFor(o, config));
-    zipf.drift = o.stats_drift;
-  }
-  const RoutingSource calibrated(config, zipf, o.stats_json.empty() ? nullptr : &given);
-  const RoutingSource source = calibrated.WithDrift(zipf.drift * o.run_drift_factor);
+  const RoutingSource calibrated(config, setup.zipf, o.stats_json.empty() ? nullptr : &setup.given);
+  const RoutingSource source = calibrated.WithDrift(setup.zipf.drift * o.run_drift_factor);
   const std::vector<uint32_t> lengths = CalibrationLengths(o);
   // Drawn even when statistics were given: those lack the lengths that plans ask for.
   const uint32_t calibration_tokens = std::max(o.prompt_tokens, o.chunk_tokens);
@@ -220,17 +249,13 @@ Result<SimulateReport> Simulate(const SimulateOptions& o, const ProgressFn& prog
   SimulateReport report{o.model,          spec->name,     spec->title, o.stats_json.empty() ? o.routing : o.stats_path,
                         o.prompt_tokens,  o.chunk_tokens, o.n_seeds,   config.n_layers,
                         config.n_experts, config.top_k,   {},          {}};
-  std::vector<std::string> names = o.placements;
-  if (names.empty()) {
-    for (const std::string_view name : PlacementNames()) names.emplace_back(name);
-  }
   std::vector<Plan> plans;
-  for (const std::string& name : names) {
-    NM_TRY_VAR(const PlanRequest request, RequestFor(o, name));
+  for (size_t i = 0; i < setup.requests.size(); ++i) {
+    const PlanRequest& request = setup.requests[i];
     if (!go_on()) return told_to_stop;
     NM_TRY_VAR(PlanWithReasons made, MakePlan(config, stats, *spec, request, go_on));
     SimulatedPlacement placement;
-    placement.placement = name, placement.mode = ToString(request.mode),
+    placement.placement = setup.placements[i], placement.mode = ToString(request.mode),
     placement.objective = ToString(request.objective);
     placement.order = ToString(made.plan.order);
     placement.n_programs = made.n_programs, placement.program_bytes = made.program_bytes;
