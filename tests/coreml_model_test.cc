@@ -7,9 +7,11 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <span>
 #include <sstream>
 #include <string>
 
+#include "base/test_effort.h"
 #include "npumoe/engine.h"
 #include "npumoe/programs.h"
 #include "npumoe/self_test.h"
@@ -22,7 +24,7 @@ namespace fs = std::filesystem;
 using namespace coreml_standin;
 
 const std::string kModels = std::string(NM_SOURCE_DIR) + "/models/";
-constexpr size_t kPromptTokens = 400, kNewTokens = 12;
+constexpr size_t kPromptTokens = AllOrFew(400, 200), kNewTokens = AllOrFew(12, 4);
 
 struct Outcome {
   std::vector<int32_t> tokens;
@@ -108,12 +110,9 @@ class CoreMlModelTest : public testing::Test {
 
 // Which capacities are chosen does not depend on the time that runs take, so the two devices do the same work.
 TEST_F(CoreMlModelTest, TokensOfTheSimulatedDeviceInEveryPlacement) {
-#if defined(NM_DEBUG_CHECKS)
-  constexpr const char* kPlacements[] = {"naive", "all"};  // all experts in one program, and in groups with tiers
-#else
-  constexpr const char* kPlacements[] = {"naive", "anemll", "base", "tiers", "all"};
-#endif
-  for (const char* placement : kPlacements) {
+  // All experts in one program, and in groups with tiers; and what is between them.
+  constexpr const char* kPlacements[] = {"naive", "all", "anemll", "base", "tiers"};
+  for (const char* placement : std::span(kPlacements).first(AllOrFew(5, 2))) {
     EngineOptions simulated = BaseOptions("sim:m2-max"), real = Options("coreml");
     simulated.npu.plan.placement = real.npu.plan.placement = placement;
     const Outcome wanted = Generate(simulated), got = Generate(real);

@@ -93,6 +93,14 @@ void ExpectCloseToDouble(const Product& p, Activations activations) {
   const double eps = 0x1p-24;
   const double n_roundings =
       integers ? 3.0 * static_cast<double>(p.k) / (p.dtype == DType::kQ6_K ? 16 : 32) + 2.0 : static_cast<double>(p.k);
+  std::vector<float> largest;  // of every 32 activations
+  for (size_t m = 0; integers && m < p.m; ++m) {
+    for (size_t k = 0; k < p.k; k += 32) {
+      const float* group = p.x.data() + m * p.x_stride() + k;
+      const auto [low, high] = std::minmax_element(group, group + 32);
+      largest.push_back(std::max(std::abs(*low), std::abs(*high)));
+    }
+  }
   std::vector<float> w(p.k);
   for (size_t n = 0; n < p.n; ++n) {
     const std::byte* row = p.w.data() + n * p.row_bytes();
@@ -107,10 +115,8 @@ void ExpectCloseToDouble(const Product& p, Activations activations) {
         sum += xk * wk;
         magnitude += std::abs(xk) * (std::abs(wk) + (integers ? 2.0 * std::abs(static_cast<double>(offsets[k])) : 0.0));
         if (!integers) continue;
-        const float* group = x + k / 32 * 32;
-        const auto [low, high] = std::minmax_element(group, group + 32);
         of_x += std::abs(wk) * 0.51 / LargestInteger(activations) *
-                static_cast<double>(std::max(std::abs(*low), std::abs(*high)));
+                static_cast<double>(largest[(m * p.k + k) / 32]);
       }
       const double got = static_cast<double>(p.y[m * p.y_stride() + n]);
       ASSERT_LE(std::abs(got - sum), of_x + n_roundings * eps * magnitude)

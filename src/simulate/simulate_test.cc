@@ -5,13 +5,21 @@
 
 #include <cmath>
 
+#include "base/test_effort.h"
 #include "simulate/test_options.h"
 
 namespace npumoe {
 namespace {
 
+// Of 32 layers; of two where only memory is looked at.
+SimulateOptions WholeModel() {
+  SimulateOptions options = TestOptions(AllOrFew("phi-tiny-moe", "tiny-qwen3moe"));
+  if (kFewCases) options.prompt_tokens = 512;
+  return options;
+}
+
 TEST(Simulate, RepeatsItselfAndTellsSeedsApart) {
-  SimulateOptions options = TestOptions("phi-tiny-moe");
+  SimulateOptions options = WholeModel();
   options.placements = {"ours"};
   const auto once = Simulate(options, {}), again = Simulate(options, {});
   ASSERT_TRUE(once.ok() && again.ok());
@@ -22,7 +30,7 @@ TEST(Simulate, RepeatsItselfAndTellsSeedsApart) {
 }
 
 TEST(Simulate, StagesAddUpToTheTime) {
-  const auto report = Simulate(TestOptions("phi-tiny-moe"), {});
+  const auto report = Simulate(WholeModel(), {});
   ASSERT_TRUE(report.ok());
   EXPECT_EQ(report->placements.size(), 8u);
   for (const SimulatedPlacement& placement : report->placements) {
@@ -66,7 +74,7 @@ TEST(Simulate, RefusesWhatItCannotDoInOneLine) {
 }
 
 TEST(Simulate, StopsWhenToldTo) {
-  const auto report = Simulate(TestOptions("phi-tiny-moe"), [](size_t, size_t) { return false; });
+  const auto report = Simulate(WholeModel(), [](size_t, size_t) { return false; });
   ASSERT_FALSE(report.ok());
   EXPECT_EQ(report.error().code, Code::kCancelled);
 }

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the program under test and looks at what comes back."""
+import functools
 import os
 import pathlib
 import re
@@ -15,6 +16,12 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 SHARED_MODELS = ROOT.parent / "shared" / "data" / "models"
 NPUMOE = os.path.abspath(sys.argv[1]) if len(sys.argv) > 1 else ""  # the program under test
 SECONDS = 120  # for one command, also under sanitizers on a busy machine
+
+
+@functools.cache
+def few_cases():
+    """Whether the program looks at its memory and is slow: a few cases of each kind will do, all are run elsewhere."""
+    return npumoe("--version").text().rstrip().endswith("debug)")
 
 
 def clean_environment(**extra):

@@ -4,17 +4,31 @@ import csv
 import io
 import json
 
-from harness import Case
+from harness import Case, few_cases
 
 MODEL = "phi-tiny-moe"
+N_LAYERS = 32
+# The same with as few layers as show everything.
+SMALL = {"model_type": "phimoe", "architectures": ["PhiMoEForCausalLM"], "hidden_size": 4096, "intermediate_size": 448,
+         "num_hidden_layers": 2, "num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 128,
+         "num_local_experts": 16, "num_experts_per_tok": 2, "vocab_size": 32064, "rms_norm_eps": 1e-5,
+         "rope_theta": 10000.0, "max_position_embeddings": 4096, "attention_bias": True}
 
 
 class Simulate(Case):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.whole, cls.n_layers = MODEL, N_LAYERS
+        if few_cases():
+            cls.whole, cls.n_layers = cls.dir / "small.json", SMALL["num_hidden_layers"]
+            cls.whole.write_text(json.dumps(SMALL))
+
     def report(self, *args):
-        return json.loads(self.ok("simulate", "-m", MODEL, "--seeds", "1", *args, "--json").text())
+        return json.loads(self.ok("simulate", "-m", self.whole, "--seeds", "1", *args, "--json").text())
 
     def test_says_what_is_simulated_on_what(self):
-        text = self.ok("simulate", MODEL, "--seeds", "1", "--npu", "sim:m4-max", "--placement", "ours,npumoe").text()
+        text = self.ok("simulate", self.whole, "--seeds", "1", "--npu", "sim:m4-max", "--placement", "ours,npumoe").text()
         self.assertIn("simulated", text.splitlines()[0])
         self.assertIn("m4-max", text.splitlines()[0])
         self.assertIn("\nsimulated on m4-max\n", text)
@@ -31,13 +45,13 @@ class Simulate(Case):
             self.assertAlmostEqual(sum(placement["stages"].values()), placement["ttft_seconds"]["mean"])
         self.assertNotIn("popularity", said)
         detailed = self.report("--placement", "ours", "--details")
-        self.assertEqual(len(detailed["popularity"]), 32)
+        self.assertEqual(len(detailed["popularity"]), self.n_layers)
         self.assertAlmostEqual(sum(detailed["popularity"][0]), 1)
         self.assertTrue(detailed["placements"][0]["zones"])
 
     def test_sweeps_write_every_combination(self):
         path = self.dir / "sweep.csv"
-        self.ok("simulate", MODEL, "--seeds", "1", "--prompt", "512,1024", "--chunk", "256,512", "--npu", "m2-max,m2-ultra",
+        self.ok("simulate", self.whole, "--seeds", "1", "--prompt", "512,1024", "--chunk", "256,512", "--npu", "m2-max,m2-ultra",
                 "--placement", "cpu,ours", "--sweep", path)
         with open(path, encoding="utf-8") as file:
             rows = list(csv.DictReader(io.StringIO(file.read())))
@@ -47,7 +61,7 @@ class Simulate(Case):
         self.assertEqual({r["simulated"] for r in rows}, {"true"})
         self.assertEqual({r["routing"] for r in rows}, {"zipf:0.6,0.3"})
         path = self.dir / "sweep.json"
-        self.ok("simulate", MODEL, "--seeds", "1", "--placement", "ours", "--objective", "time,energy", "--sweep", path)
+        self.ok("simulate", self.whole, "--seeds", "1", "--placement", "ours", "--objective", "time,energy", "--sweep", path)
         with open(path, encoding="utf-8") as file:
             self.assertEqual([r["placements"][0]["objective"] for r in json.load(file)], ["time", "energy"])
 
