@@ -247,8 +247,8 @@ class Usage(Case):
                 line = self.fails(code, "...", *args)
                 self.assertLess(len(line), 600)
         for args in (["run", self.model, "-p", "x", "-t" + long], ["exec", "x.mlpackage", "--in", "a=" + long, "-o", self.dir],
-                     ["simulate", "phi-tiny-moe,a" + long], ["bench", self.model, "-p", "1,2," + long],
-                     ["plan", self.model, "--stats", "a/" + long + "/b"]):
+                     ["simulate", "phi-tiny-moe,a" + long, "--seeds", "1", "--placement", "cpu"],
+                     ["bench", self.model, "-p", "1,2," + long], ["plan", self.model, "--stats", "a/" + long + "/b"]):
             done = npumoe(*args)
             self.assertIn(done.code, (1, 2))
             self.assertLess(len(done.err), 1100)
