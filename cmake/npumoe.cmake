@@ -23,36 +23,55 @@ endif()
 find_package(Threads REQUIRED)
 target_link_libraries(npumoe_flags INTERFACE npumoe_public Threads::Threads)
 
-# npumoe_library(name SOURCES a.cc ... DEPENDS other_library ... [PRIVATE third_party ...])
+# For what needs no speed, the tests among it: compiles in half the time.
+add_library(npumoe_cold_flags INTERFACE)
+if(NPUMOE_SANITIZE AND NOT NPUMOE_BUILD_FUZZ)  # a fuzzer runs little else
+  target_compile_options(npumoe_cold_flags INTERFACE -O0)
+else()
+  target_compile_options(npumoe_cold_flags INTERFACE $<$<CONFIG:Release>:-O1>)
+endif()
+
+# npumoe_library(name SOURCES a.cc ... DEPENDS other_library ... [PRIVATE third_party ...] [COLD | KERNELS])
+# COLD: nothing in it takes time, so it is compiled quickly rather than well. KERNELS: vectors and little else.
 function(npumoe_library name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS;PRIVATE" ${ARGN})
+  cmake_parse_arguments(ARG "COLD;KERNELS" "" "SOURCES;DEPENDS;PRIVATE" ${ARGN})
   add_library(npumoe_${name} STATIC ${ARG_SOURCES})
   list(TRANSFORM ARG_DEPENDS PREPEND npumoe_)
   target_link_libraries(npumoe_${name} PUBLIC npumoe_public ${ARG_DEPENDS} PRIVATE npumoe_flags ${ARG_PRIVATE})
+  if(ARG_COLD)
+    target_link_libraries(npumoe_${name} PRIVATE npumoe_cold_flags)
+    npumoe_precompiled(npumoe_${name} npumoe_cold_headers)
+  elseif(NOT ARG_KERNELS)
+    npumoe_precompiled(npumoe_${name} npumoe_headers)
+  elseif(NPUMOE_SANITIZE MATCHES address)
+    # Hundreds of small functions become one, and each one's vectors a scope of their own: half of the time went there.
+    target_compile_options(npumoe_${name} PRIVATE -fno-sanitize-address-use-after-scope)
+  endif()
 endfunction()
 
-# npumoe_test(name SOURCES x_test.cc ... DEPENDS library ... [PRIVATE third_party ...] [LABELS one] [ONE_PROCESS]):
+# npumoe_test(name SOURCES x_test.cc ... DEPENDS library ... [PRIVATE third_party ...] [LABELS one] [OPTIMISED]
+#             [ONE_PROCESS] [COST n]):
 # one test program. Every TEST in it is a ctest test of its own, so that ctest counts and names them (program.Suite.Test) and
-# shows GTEST_SKIP as skipped; under the sanitizers the program is one test. LABELS slow: not run under the sanitizers and not by `scripts/test --fast`. ONE_PROCESS keeps the program whole, for suites whose costly fixture is shared by many TESTs.
+# shows GTEST_SKIP as skipped; under the sanitizers the program is one test. LABELS slow or oracle: not run under the sanitizers
+# and not by `scripts/test --fast`. OPTIMISED: looks at what the optimiser makes of the code, or at more cases than under the
+# sanitizers, and so belongs into a build with NPUMOE_OPTIMISED_TESTS_ONLY. ONE_PROCESS keeps the program whole, for suites whose
+# costly fixture is shared by many TESTs. COST: seconds, roughly, of what takes long: the longest begin first, so that no core waits
+# at the end.
 include(GoogleTest)
 function(npumoe_test name)
-  cmake_parse_arguments(ARG "ONE_PROCESS" "LABELS" "SOURCES;DEPENDS;PRIVATE" ${ARGN})
+  cmake_parse_arguments(ARG "ONE_PROCESS;OPTIMISED" "LABELS;COST" "SOURCES;DEPENDS;PRIVATE" ${ARGN})
   foreach(source ${ARG_SOURCES})
     set_property(GLOBAL APPEND PROPERTY NPUMOE_TEST_SOURCES ${CMAKE_CURRENT_SOURCE_DIR}/${source})
   endforeach()
-  if(NOT NPUMOE_BUILD_TESTS OR (NPUMOE_SANITIZE AND ARG_LABELS MATCHES "slow|oracle"))
+  if(NOT NPUMOE_BUILD_TESTS OR (NPUMOE_SANITIZE AND ARG_LABELS MATCHES "slow|oracle") OR
+     (NPUMOE_OPTIMISED_TESTS_ONLY AND NOT ARG_OPTIMISED AND NOT ARG_LABELS MATCHES "slow|oracle"))
     return()
   endif()
   add_executable(${name} ${ARG_SOURCES})
   list(TRANSFORM ARG_DEPENDS PREPEND npumoe_)
-  target_link_libraries(${name} PRIVATE npumoe_flags ${ARG_DEPENDS} ${ARG_PRIVATE} GTest::gtest_main)
+  target_link_libraries(${name} PRIVATE npumoe_flags npumoe_cold_flags ${ARG_DEPENDS} ${ARG_PRIVATE} GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE NM_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-  # The tests themselves need no speed, and compile in half the time.
-  if(NPUMOE_SANITIZE)
-    target_compile_options(${name} PRIVATE -O0)
-  else()
-    target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
-  endif()
+  npumoe_precompiled(${name} npumoe_test_headers)
   set_property(GLOBAL APPEND PROPERTY NPUMOE_TEST_TARGETS ${name})
   # Under the sanitizers a program is one test: starting it takes longer than most TESTs, and so does making fixtures.
   set(one_process ${ARG_ONE_PROCESS})
@@ -60,6 +79,9 @@ function(npumoe_test name)
   if(NPUMOE_SANITIZE)
     set(one_process ON)
     set(properties TIMEOUT 1800)
+  endif()
+  if(ARG_COST)
+    list(APPEND properties COST ${ARG_COST})
   endif()
   if(ARG_LABELS)  # an empty one would be lost on the way, and its name take the next word
     list(APPEND properties LABELS "${ARG_LABELS}")
