@@ -284,7 +284,8 @@ TEST_F(CoreMlModelTest, SelfTestMeasuresForThePlanner) {
   SetKnobs(knobs);
   EngineOptions options = Options("coreml");
   options.npu.spec.clear();
-  const auto report = RunSelfTest(options, [](const std::string&) { return true; }, 1);
+  const auto report = RunSelfTest(
+      options, [](const std::string&) { return true; }, 1);
   ASSERT_TRUE(report.ok()) << report.error().message;
   EXPECT_TRUE(report->passed);
   EXPECT_FALSE(report->simulated);

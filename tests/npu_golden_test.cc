@@ -90,12 +90,11 @@ TEST_P(GoldenOnNpu, EveryPlacementTellsTheSameStory) {
 // The device that most is known of, and the one with the tightest limits; then the others.
 const std::string kSpecs[] = {"m2-max", "m1", "m2-ultra", "m3-max", "m4", "m4-max", "m5", "m5-pro"};
 
-INSTANTIATE_TEST_SUITE_P(Specs, GoldenOnNpu, testing::ValuesIn(kSpecs, kSpecs + AllOrFew(8, 2)),
-                         [](const auto& param) {
-                           std::string name = param.param;
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(Specs, GoldenOnNpu, testing::ValuesIn(kSpecs, kSpecs + AllOrFew(8, 2)), [](const auto& param) {
+  std::string name = param.param;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+});
 
 }  // namespace
 }  // namespace npumoe

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much a test does. Under the sanitizers, which look at memory and take ten times as long, a few cases of each kind;
-// in an optimised build all. A program that uses this is OPTIMISED in its npumoe_test(), so that all cases do run.
+// How much a test does. Under the sanitizers, which look at memory and take ten times as long, a few cases of each
+// kind; in an optimised build all. A program that uses this is OPTIMISED in its npumoe_test(), so that all cases do
+// run.
 #pragma once
 
 namespace npumoe {

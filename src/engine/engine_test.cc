@@ -207,9 +207,8 @@ TEST_P(TinyModel, ExpertsAreKeptForEveryTokenAndLayer) {
 
 // Norms of queries and keys, layer norms with biases, a shared expert, no experts; then what has none of its own.
 const std::string kFamilies[] = {"tiny-qwen3moe", "tiny-phimoe", "tiny-qwen2moe", "tiny-llama",
-                                     "tiny-mixtral",  "tiny-olmoe",  "tiny-qwen3"};
-INSTANTIATE_TEST_SUITE_P(Families, TinyModel,
-                         testing::ValuesIn(kFamilies, kFamilies + AllOrFew(7, 4)),
+                                 "tiny-mixtral",  "tiny-olmoe",  "tiny-qwen3"};
+INSTANTIATE_TEST_SUITE_P(Families, TinyModel, testing::ValuesIn(kFamilies, kFamilies + AllOrFew(7, 4)),
                          [](const auto& param) { return param.param.substr(5); });
 
 class OneModel : public TinyModel {};

@@ -414,7 +414,8 @@ TEST_P(NpuLayersTest, AWavefrontComputesTheSameInLessTime) {
   EXPECT_NEAR(halves.Attention().npu_seconds, in_turn.Attention().npu_seconds, 1e-7);
   EXPECT_EQ(in_turn.overlap_seconds, 0);
   EXPECT_GT(halves.overlap_seconds, 0.2 * in_turn.prefill_seconds);
-  EXPECT_LT(halves.prefill_seconds, 0.95 * in_turn.prefill_seconds);  // few layers: the first and last step hide nothing
+  EXPECT_LT(halves.prefill_seconds,
+            0.95 * in_turn.prefill_seconds);  // few layers: the first and last step hide nothing
 }
 
 // One plan, three prompts' worth of batches: as one, in halves, and one of each.

@@ -8,6 +8,7 @@
 #include <limits>
 #include <new>
 
+#include "base/test_effort.h"
 #include "kernels/bf16_strip.h"
 #include "kernels/blas_strip.h"
 #include "kernels/every_way_test.h"
@@ -115,8 +116,7 @@ void ExpectCloseToDouble(const Product& p, Activations activations) {
         sum += xk * wk;
         magnitude += std::abs(xk) * (std::abs(wk) + (integers ? 2.0 * std::abs(static_cast<double>(offsets[k])) : 0.0));
         if (!integers) continue;
-        of_x += std::abs(wk) * 0.51 / LargestInteger(activations) *
-                static_cast<double>(largest[(m * p.k + k) / 32]);
+        of_x += std::abs(wk) * 0.51 / LargestInteger(activations) * static_cast<double>(largest[(m * p.k + k) / 32]);
       }
       const double got = static_cast<double>(p.y[m * p.y_stride() + n]);
       ASSERT_LE(std::abs(got - sum), of_x + n_roundings * eps * magnitude)
@@ -276,7 +276,7 @@ TEST_P(MatMulTest, Bfloat16WeightsMayBeginAnywhere) {
       Product p(random, DType::kBF16, m, 19, k);
       std::vector<std::byte> around(p.w.size() + 4 * kLine);
       const size_t to_line = (kLine - reinterpret_cast<uintptr_t>(around.data()) % kLine) % kLine;
-      for (size_t offset = 0; offset < kLine; offset += 2) {
+      for (size_t offset = 0; offset < kLine; offset += AllOrFew(2u, 14u)) {
         for (size_t i = 0; i + 2 <= around.size(); i += 2) std::memcpy(around.data() + i, &nan, 2);
         std::byte* w = around.data() + to_line + kLine + offset;
         std::copy(p.w.begin(), p.w.end(), w);
@@ -308,7 +308,7 @@ TEST_P(MatMulTest, JobsThatShareActivationsMayBeginAnywhere) {
   up.x = gate.x;
   const std::vector<float> want_gate = RunAlone(matmul, gate);
   std::vector<std::byte> moved(up.w.size() + 64);
-  for (size_t offset = 0; offset < 64; offset += 4) {
+  for (size_t offset = 0; offset < 64; offset += AllOrFew(4u, 20u)) {
     std::memcpy(moved.data() + offset, up.w.data(), up.w.size());
     MatMulJob alone = up.Job();
     alone.w.data = moved.data() + offset;

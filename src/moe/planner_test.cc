@@ -219,8 +219,7 @@ struct SmallCase {
       runs.beside[half].npu = ExpectedAttentionCost(config, spec, AttentionPlace::kNpu, true, chunk, other,
                                                     other + chunk, plan.kv_buckets, plan.attention_weights)
                                   .npu_seconds;
-      runs.beside[half].cpu =
-          ExpertScatterSeconds(config, spec, chunk) + AttentionCopySeconds(config, spec, chunk);
+      runs.beside[half].cpu = ExpertScatterSeconds(config, spec, chunk) + AttentionCopySeconds(config, spec, chunk);
     }
     return runs;
   }
