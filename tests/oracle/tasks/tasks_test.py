@@ -2,7 +2,7 @@
 """Holds the scores of multiple-choice items against llama.cpp's, in which all is independent of ours: how files are read and
 prompts are put together, the tokenizer, the arithmetic (llama_choices.mjs). f32 weights, keys and values on both sides.
 
-usage: tasks_test.py NPUMOE NODE_MODULES [ITEMS]      exit 77: the oracle is absent
+usage: tasks_test.py NPUMOE NODE_MODULES      exit 77: the oracle is absent
 """
 import bz2
 import glob
@@ -17,7 +17,7 @@ import tempfile
 SKIP = 77
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent.parent
 DATA = ROOT.parent / "shared" / "data" / "eval"
-N_ITEMS = int(sys.argv[3]) if len(sys.argv) > 3 else 80  # llama.cpp takes a fifth of a second for each
+N_ITEMS = 200
 CONTEXT = 1024
 # A vocabulary of 512 takes a token for every two letters or so, and llama.cpp's probabilities take a millisecond each.
 HELLASWAG_BYTES, BOOLQ_BYTES = 260, 700
