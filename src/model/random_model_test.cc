@@ -101,7 +101,7 @@ TEST(WriteRandomModel, WritesEveryFamilyInEveryForm) {
     EXPECT_EQ(read.eos_ids, std::vector<int32_t>{511});
     EXPECT_TRUE(read.warnings.empty()) << read.warnings[0];
 
-    options.merged_experts = false;
+    options.merged_experts = shape.n_experts == 0;  // a dense shape takes nothing about experts
     options.n_splits = 3;
     ASSERT_TRUE(MakeModel(options, scratch.File("split.gguf")).ok());
     const auto split = Model::Open(scratch.File("split-00002-of-00003.gguf"), {});
@@ -282,7 +282,14 @@ TEST(WriteRandomModel, RefusesWhatItCannotWriteAndLeavesNothing) {
   EXPECT_EQ(error(options), "random model: 9 experts per token, wanted 1 to 8 (the expert count)");
   options = Tiny("tiny-llama");
   options.n_experts = 4;
-  EXPECT_EQ(error(options), "shape 'tiny-llama' is dense: it takes no number or width of experts");
+  const std::string is_dense = "shape 'tiny-llama' is dense: it takes no number, width, use or layout of experts";
+  EXPECT_EQ(error(options), is_dense);
+  options = Tiny("tiny-llama");
+  options.zipf = 0.35;
+  EXPECT_EQ(error(options), is_dense);
+  options = Tiny("tiny-llama");
+  options.merged_experts = false;
+  EXPECT_EQ(error(options), is_dense);
   options = Tiny("tiny-llama");
   options.vocab_size = 299;
   EXPECT_EQ(error(options), "random vocabulary: 299 tokens, wanted 300 to 4194304");
@@ -294,7 +301,7 @@ TEST(WriteRandomModel, RefusesWhatItCannotWriteAndLeavesNothing) {
   options = Tiny("tiny-llama");
   options.n_layers = 4000000000u;
   EXPECT_EQ(error(options), "random model: layer count is 4000000000, limit 1024");
-  options = Tiny("tiny-llama");
+  options = Tiny("tiny-qwen3moe");
   options.zipf = NAN;
   EXPECT_EQ(error(options), "random model: zipf nan, wanted -100 to 100");
   EXPECT_TRUE(scratch.IsEmpty());
