@@ -59,10 +59,12 @@ Status CheckPlanFlags(PlanOptions& plan, const PlanFlagOptions& options) {
     const CLI::Option* option;
     std::string_view why;
   };
+  // Where there are no rows above a capacity the default says what happens to them, and nothing else can.
+  const bool is_exact = options.overflow->count() > 0 && options.overflow->results().back() == "exact";
   for (const Use& use : {Use{HasExperts(plan.placement), options.expert_weights, "runs experts on the CPU"},
                          Use{HasAttention(plan.placement), options.attention_weights, "runs attention on the CPU"},
                          Use{HasCapacities(plan.placement), options.objective, "leaves nothing to choose"},
-                         Use{HasCapacities(plan.placement), options.overflow, "has no rows above a capacity"}}) {
+                         Use{HasCapacities(plan.placement) || is_exact, options.overflow, "has no rows above a capacity"}}) {
     if (use.is_used) continue;
     const Status good = Refuse({use.option}, fmt::format("placement {} {}", plan.placement, use.why));
     if (!good) return good;

@@ -78,7 +78,7 @@ struct SimulateReport {
   std::vector<std::vector<double>> popularity;  // [layers][n_experts] share of the first seed's tokens
 };
 
-// Reads and checks what the options name, in milliseconds. kInvalidArgument, kNotFound or kCorruptFile name the option or
+// Reads and checks what the options name: in milliseconds, unless statistics are large. kInvalidArgument, kNotFound or kCorruptFile name the option or
 // file.
 Status CheckSimulateOptions(const SimulateOptions& options);
 

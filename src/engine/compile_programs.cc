@@ -12,6 +12,7 @@
 #include "engine/npu_setup.h"
 #include "engine/options.h"
 #include "graph/hash.h"
+#include "graph/mlpackage/folder.h"
 #include "graph/mlpackage/mlpackage.h"
 #include "npu/coreml_npu.h"
 #include "npu/program_cache.h"
@@ -90,6 +91,7 @@ class Compiler {
     done.name = ProgramName(item.layer, item.group);
     if (!options_.out_dir.empty()) done.package = options_.out_dir + "/" + done.name + ".mlpackage";
     const bool has_package = !done.package.empty() && IsKept(done);
+    if (has_package) AtomicFolder::RemoveLeftovers(done.package);  // nobody will write it
     if (has_package && !prepares_) {
       done.kept = true;
       return Ok{};

@@ -62,6 +62,7 @@ Result<Simulations> Simulations::Run(const ReportOptions& o, const ProgressFn& p
   out.chunks_ = ChunksOf(o.simulate);
   out.all_ = Wanted(o, out.chunks_);
   const size_t n = out.all_.size();
+  for (const Simulation& wanted : out.all_) NM_TRY(CheckSimulateOptions(OptionsOf(wanted, o.simulate)));
   std::vector<std::optional<Error>> errors(n);
   std::mutex mutex;
   size_t n_prompts = 0;            // guarded by mutex

@@ -198,7 +198,10 @@ struct Setup {
 Result<Setup> SetUp(const SimulateOptions& o) {
   Setup setup;
   NM_TRY_VAR(setup.config, ReadConfig(o.model));
-  if (setup.config.n_experts == 0) return MakeError(Code::kUnsupported, "model {}: no experts to place", o.model);
+  if (setup.config.n_experts == 0) {  // a wrong name, or a file that is not for this
+    const Code code = ShapeByName(o.model).ok() ? Code::kInvalidArgument : Code::kUnsupported;
+    return MakeError(code, "model {}: no experts to place", o.model);
+  }
   NM_TRY_VAR(setup.spec, FindSpec(o.npu));
   NM_TRY(CheckOptions(o, setup.config, *setup.spec));
   if (o.stats_json.empty()) {

@@ -97,6 +97,9 @@ class Plan(Case):
         path.write_text(json.dumps(good).replace(str(good["expected_joules"]), "NaN"))
         self.fails(1, "again.json", *run)
 
+    def test_the_default_mode_may_be_written_out(self):
+        self.ok("plan", self.model, "--placement", "naive", "--mode", "exact", "-o", self.dir / "naive.json")
+
     def test_summary_as_json(self):
         out = self.dir / "plan.json"
         shown = json.loads(self.ok("plan", self.model, "--json", "--explain", "-o", out).text())

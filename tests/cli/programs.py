@@ -70,6 +70,9 @@ class Programs(Case):
         os.utime(old, (1, 1))
         self.compile("-o", out, *ON_NPU)
         self.assertEqual((old.exists(), young.exists()), (False, True))
+        os.utime(young, (1, 1))
+        self.compile("-o", out, *ON_NPU)  # keeps the package
+        self.assertFalse(young.exists())
 
     def test_without_a_folder_they_lie_beside_the_model(self):
         self.ok("compile", self.model, *ON_NPU)

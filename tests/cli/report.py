@@ -154,6 +154,7 @@ class Report(Case):
                 self.assertFalse(out.exists())
         self.fails(1, "/no/such/stats.json", "report", self.config, "--routing", "/no/such/stats.json", "-o", out)
         self.fails(1, "bad.json", "report", self.write("bad.json", b"{"), "-o", out)
+        self.fails(1, "bad.json", "report", self.config, self.write("bad.json", b"{"), "-o", out)  # before the first is simulated
         self.fails(1, "p.html", "report", self.config, "-o", self.dir / "no" / "p.html")
         self.assertFalse(out.exists())
 

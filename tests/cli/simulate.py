@@ -133,6 +133,7 @@ class Simulate(Case):
             ([MODEL, "--drift", "nan"], "nan"),
             ([MODEL, "--run-drift-factor", "nan"], "nan"),
             ([MODEL, "--prompt", "0"], "prompt"),
+            (["tiny-llama"], "no experts to place"),
             ([f"{MODEL},/no/such"], "/no/such"),  # before the first is simulated: one line, no progress
             ([MODEL, "--chunk", "256,257"], "chunk 257"),
             ([MODEL, "--sweep", "x.txt"], "wanted a name that ends in .csv or .json"),

@@ -30,8 +30,9 @@ Result<std::string> MakeBeside(const std::string& path, const char* what) {
   return MakeError(Code::kIo, "{}: cannot write: {}", path, error ? error.message() : "no free temporary name");
 }
 
-// Folders that processes which are gone were filling for `path`. One that was just made may not be locked yet.
-void RemoveLeftovers(const std::string& path) {
+}  // namespace
+
+void AtomicFolder::RemoveLeftovers(const std::string& path) {
   constexpr auto kYoung = std::chrono::seconds(10);
   const fs::path whole(path);
   const std::string prefix = whole.filename().string() + ".tmp";
@@ -50,8 +51,6 @@ void RemoveLeftovers(const std::string& path) {
     fs::remove_all(folder, ignored);
   }
 }
-
-}  // namespace
 
 Result<AtomicFolder> AtomicFolder::Create(const std::string& path, const std::string& mark) {
   std::error_code error;

@@ -9,12 +9,15 @@
 namespace npumoe {
 
 // Filled under a temporary name beside `path`, then renamed. Without Commit the destructor removes it; what a killed
-// process left is removed by the next one that writes `path`. One thread at a time.
+// process left is removed later. One thread at a time.
 class AtomicFolder {
  public:
   // `path` may be free, an empty folder, or a folder that holds `mark`, which Commit then replaces; anything else
   // fails.
   static Result<AtomicFolder> Create(const std::string& path, const std::string& mark);
+  // Removes folders that processes which are gone were filling for `path`; Create does so, too. One that was touched
+  // less than ten seconds ago stays: it may be of a process that has not locked it yet.
+  static void RemoveLeftovers(const std::string& path);
   AtomicFolder(AtomicFolder&& other) noexcept;
   AtomicFolder& operator=(AtomicFolder&&) = delete;
   ~AtomicFolder();
