@@ -9,6 +9,7 @@
 #include "apps/npumoe/commands.h"
 #include "apps/npumoe/console.h"
 #include "apps/npumoe/flags.h"
+#include "apps/npumoe/npu_flags.h"
 #include "apps/npumoe/text.h"
 #include "npumoe/mlpackage.h"
 
@@ -26,7 +27,7 @@ int RunExec(const std::vector<std::string>& args) {
       ->required()
       ->check(NotStdout("a folder"));
   app.add_option("--npu", options.device, "coreml, coreml:gpu or coreml:cpu; without it the reference executor runs it")
-      ->check(SilentMemberOf({"coreml", "coreml:ane", "coreml:gpu", "coreml:cpu"}));
+      ->check(SilentMemberOf(CoreMlDevices()));
   app.add_flag("--f32", options.f32, "no rounding to fp16 between ops; outputs are float32");
   if (const auto exit_code = ParseFlags(app, args)) return *exit_code;
 

@@ -164,9 +164,9 @@ struct Bound {
 };
 
 // Takes the variables from CLI11, which does not say whose value it used. An option that has one need not be typed.
-std::vector<Bound> TakeBound(const CLI::App& app) {
+std::vector<Bound> TakeBound(CLI::App& app) {
   std::vector<Bound> bound;
-  for (CLI::Option* option : const_cast<CLI::App&>(app).get_options()) {
+  for (CLI::Option* option : app.get_options()) {
     if (option->get_envname().empty()) continue;
     bound.push_back({option, option->get_envname()});
     option->envname("")->required(false);

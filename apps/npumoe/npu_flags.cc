@@ -28,8 +28,10 @@ std::string VariableOf(const CLI::Option& option) {
 
 }  // namespace
 
+std::vector<std::string> CoreMlDevices() { return {"coreml", "coreml:ane", "coreml:gpu", "coreml:cpu"}; }
+
 std::vector<std::string> NpuDevices() {
-  std::vector<std::string> devices{"coreml", "coreml:ane", "coreml:gpu", "coreml:cpu"};
+  std::vector<std::string> devices = CoreMlDevices();
   for (const NpuDescription& npu : DescribeNpus()) devices.push_back("sim:" + npu.name);
   return devices;
 }
@@ -44,6 +46,11 @@ std::vector<std::string> SimulatedNpus() {
   std::vector<std::string> names;
   for (const NpuDescription& npu : DescribeNpus()) names.push_back(npu.name);
   return names;
+}
+
+void NoteOtherLength(const CLI::Option& option, uint32_t asked_for, uint32_t got, std::string_view why) {
+  if (option.count() == 0 || asked_for == got) return;
+  Note(fmt::format("note: {} {}: planned with {}: {}", NameOf(option), asked_for, got, why));
 }
 
 Status CheckPlanFlags(PlanOptions& plan, const PlanFlagOptions& options) {
@@ -175,13 +182,11 @@ Status NpuFlags::Fill(EngineOptions& options) const {
 
 void NpuFlags::NoteWhatIsOtherwise(const PlanLengths& lengths) const {
   if (!wanted()) return;
-  const auto note = [](const CLI::Option& option, uint32_t asked_for, uint32_t got) {
-    if (option.count() == 0 || asked_for == got) return;
-    Note(fmt::format("note: {} {}: planned with {}: what the context and the NPU allow", NameOf(option), asked_for,
-                     got));
-  };
-  note(*chunk_, npu_.plan.chunk_tokens, lengths.chunk_tokens);
-  if (npu_.plan.placement == "ours") note(*batch_, npu_.plan.moe_batch_tokens, lengths.batch_tokens);
+  const char* const why = "what the context and the NPU allow";
+  NoteOtherLength(*chunk_, npu_.plan.chunk_tokens, lengths.chunk_tokens, why);
+  if (npu_.plan.placement == "ours") {
+    NoteOtherLength(*batch_, npu_.plan.moe_batch_tokens, lengths.batch_tokens, why);
+  }
 }
 
 void NpuFlags::UseDefault(const std::string& model) {

@@ -23,6 +23,8 @@ inline bool HasAttention(std::string_view placement) { return placement != "cpu"
 inline bool HasCapacities(std::string_view placement) { return placement == "ours" || HasTiers(placement); }
 inline constexpr char kTiersText[] = "of placements tiers, tiers+groups and all only";
 
+// "coreml", "coreml:ane", ...
+std::vector<std::string> CoreMlDevices();
 // What --npu may be: "coreml", "coreml:gpu", ..., "sim:m2-max", ...
 std::vector<std::string> NpuDevices();
 // The same and "m2-max", ...: what a plan can be for.
@@ -37,6 +39,8 @@ inline constexpr double kMostWeightError = 1e6;
 struct PlanFlagOptions {
   const CLI::Option *moe_batch, *order, *max_weight_error, *expert_weights, *attention_weights, *objective, *overflow;
 };
+// Says that a plan has another length than `option` asked for.
+void NoteOtherLength(const CLI::Option& option, uint32_t asked_for, uint32_t got, std::string_view why);
 // Sets a MoE batch that was not asked for to at least a chunk, and refuses what `plan` cannot obey.
 Status CheckPlanFlags(PlanOptions& plan, const PlanFlagOptions& options);
 

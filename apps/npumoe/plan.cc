@@ -157,15 +157,11 @@ std::string JsonSummary(const PlanDocument& plan, const PlanFlags& flags, const 
 
 // Lengths that the model's context or the NPU does not allow are not refused, but said.
 void NoteWhatIsOtherwise(const PlanDocument& plan, const PlanFlags& flags) {
-  const auto note = [](const CLI::Option& option, uint32_t wanted, uint32_t got) {
-    if (option.count() == 0 || wanted == got) return;
-    Note(fmt::format("note: {} {}: planned with {}: what the model's context and the NPU allow (--explain says more)",
-                     option.get_name(), wanted, got));
-  };
+  const char* const why = "what the model's context and the NPU allow (--explain says more)";
   const PlanOptions& o = flags.options;
-  note(*flags.chunk_option, o.chunk_tokens, plan.chunk_tokens);
-  note(*flags.batch_option, o.moe_batch_tokens, plan.batch_tokens);
-  note(*flags.prompt_option, o.prompt_tokens, plan.prompt_tokens);
+  NoteOtherLength(*flags.chunk_option, o.chunk_tokens, plan.chunk_tokens, why);
+  NoteOtherLength(*flags.batch_option, o.moe_batch_tokens, plan.batch_tokens, why);
+  NoteOtherLength(*flags.prompt_option, o.prompt_tokens, plan.prompt_tokens, why);
 }
 
 int Finish(const Status& status) { return status.ok() ? kExitDone : FailWith(status.error()); }

@@ -16,8 +16,7 @@ namespace npumoe {
 Status WriteOutputFile(const std::string& path, std::string_view bytes);
 
 // Removes the temporary files of all outputs that are being written, in every thread, and the finished parts of those
-// that need more. Async-signal-safe: for a handler
-// that ends the program at once.
+// that need more. Async-signal-safe: for a handler that ends the program at once.
 void RemoveUnfinishedFiles() noexcept;
 
 // Whether WriteOutputFile could begin; nothing is left. An empty path is fine.

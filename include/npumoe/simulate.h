@@ -78,8 +78,8 @@ struct SimulateReport {
   std::vector<std::vector<double>> popularity;  // [layers][n_experts] share of the first seed's tokens
 };
 
-// Reads and checks what the options name: in milliseconds, unless statistics are large. kInvalidArgument, kNotFound or kCorruptFile name the option or
-// file.
+// Reads and checks what the options name: in milliseconds, unless statistics are large. kInvalidArgument, kNotFound or
+// kCorruptFile name the option or file.
 Status CheckSimulateOptions(const SimulateOptions& options);
 
 // Fails as CheckSimulateOptions does. `progress` hears how many of the n_seeds prompts

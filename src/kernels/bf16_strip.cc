@@ -210,8 +210,8 @@ struct Side {
   }
 };
 
-// What is multiplied between two looks at the first product: the weight rows of each product's strip from `row` on, times
-// the piece at k0 of all its x.
+// What is multiplied between two looks at the first product: the weight rows of each product's strip from `row` on,
+// times the piece at k0 of all its x.
 struct Turn {
   size_t row, k0, k;
   size_t next_row, next_k0;
